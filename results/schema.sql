@@ -1,0 +1,56 @@
+-- The database is a cache of the files under $LAB_HOME (docs/design.md). One ingester writes it.
+-- FLOPs are DOUBLE: training budgets exceed 9.2e18, the end of BIGINT.
+
+CREATE TABLE plans (
+    sweep TEXT, plan_id TEXT, scale TEXT, question TEXT, baseline TEXT, smallest_effect DOUBLE,
+    created_at TEXT, last_call_at TEXT, code_hash TEXT, plan JSON
+);
+
+-- Which run stands for which arm and seed; one run may belong to several plans.
+CREATE TABLE plan_runs (
+    sweep TEXT, plan_id TEXT, ord INTEGER, run_id TEXT, arm TEXT, seed BIGINT, match_residual DOUBLE
+);
+
+CREATE TABLE runs (
+    run_id TEXT, group_id TEXT, seed BIGINT, state TEXT, kind TEXT, step BIGINT, steps BIGINT, attempts INTEGER,
+    params BIGINT, params_non_embedding BIGINT, flops_per_token DOUBLE, train_flops DOUBLE, tokens BIGINT,
+    kv_bytes_per_token DOUBLE, data_name TEXT, data_fingerprint TEXT, tokenizer TEXT, vocab INTEGER,
+    train_loss DOUBLE, val_loss DOUBLE, val_perplexity DOUBLE, val_bits_per_byte DOUBLE,
+    wall_s DOUBLE, tokens_per_s DOUBLE, peak_memory_bytes BIGINT, weights_sha256 TEXT, finished_at TEXT,
+    config JSON, account JSON
+);
+
+-- until_step: the smallest resume_step of a later attempt, or NULL. Rows in (resume_step, until_step] are this attempt's.
+CREATE TABLE attempts (
+    run_id TEXT, attempt INTEGER, host TEXT, pid BIGINT, job TEXT, code_hash TEXT, claimed_at TEXT, started_at TEXT,
+    ended_at TEXT, reason TEXT, kind TEXT, error TEXT, resume_step BIGINT, until_step BIGINT, env JSON
+);
+
+CREATE TABLE snapshots (code_hash TEXT, git_sha TEXT, dirty BOOLEAN, git_diff TEXT, created_at TEXT);
+
+-- Every whole line of every attempt, as written.
+CREATE TABLE train_rows (
+    run_id TEXT, attempt INTEGER, step BIGINT, tokens BIGINT, flops DOUBLE, wall_s DOUBLE,
+    loss DOUBLE, lr DOUBLE, grad_norm DOUBLE, tokens_per_s DOUBLE
+);
+CREATE TABLE eval_rows (
+    run_id TEXT, attempt INTEGER, step BIGINT, split TEXT, tokens BIGINT, loss DOUBLE, perplexity DOUBLE,
+    bits_per_byte DOUBLE
+);
+
+CREATE TABLE quarantine (path TEXT, byte_offset BIGINT, reason TEXT, content TEXT);
+
+-- How far each file has been read: rows before byte_offset are in the tables above.
+CREATE TABLE ledger (path TEXT, byte_offset BIGINT);
+
+-- What analysis reads: exactly one row per (run, step), whatever kills and rewinds came between.
+-- An evaluation before the first update (step 0) belongs to the first attempt that started at 0.
+CREATE VIEW train AS
+SELECT t.* FROM train_rows t JOIN attempts a USING (run_id, attempt)
+WHERE t.step > a.resume_step AND (a.until_step IS NULL OR t.step <= a.until_step);
+
+CREATE VIEW evals AS
+SELECT e.* FROM eval_rows e JOIN attempts a USING (run_id, attempt)
+WHERE (e.step > a.resume_step OR (e.step = 0 AND a.resume_step = 0))
+  AND (a.until_step IS NULL OR e.step <= a.until_step)
+  AND NOT (e.step = 0 AND a.until_step = 0);
