@@ -1,0 +1,79 @@
+"""The runs of a plan as one polars frame: the ground that tables, pictures and checks stand on."""
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
+from analysis.select import Plan
+
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection
+
+# A run that says DONE but has no finite loss has diverged as well: it must not pass for a finished one.
+RUNS_SQL = """
+SELECT p.ord, p.arm, p.seed, p.run_id, p.match_residual, coalesce(r.state, 'PLANNED') AS state,
+    r.* EXCLUDE (run_id, seed, state),
+    CASE WHEN r.state = 'DONE' AND isfinite(r.val_loss) THEN 'done'
+         WHEN r.state IN ('DONE', 'DIVERGED') THEN 'diverged'
+         WHEN r.state = 'FAILED' THEN 'failed'
+         ELSE 'unfinished' END AS outcome
+FROM plan_runs p LEFT JOIN runs r USING (run_id)
+WHERE p.sweep = $sweep AND p.plan_id = $plan_id
+ORDER BY p.ord
+"""
+
+
+def query(con: "DuckDBPyConnection", sql: str, plan: Plan) -> pl.DataFrame:
+    """Run `sql`, in which $sweep and $plan_id stand for the plan."""
+    return con.sql(sql, params={"sweep": plan.sweep, "plan_id": plan.plan_id}).pl()
+
+
+def runs_frame(con: "DuckDBPyConnection", plan: Plan) -> pl.DataFrame:
+    """One row per planned run in plan order: the columns of `runs`, its arm, and its `outcome`.
+
+    `outcome` is done, diverged, failed or unfinished. Only `done` runs have a final loss that counts.
+    """
+    return query(con, RUNS_SQL, plan)
+
+
+def arms_of(runs: pl.DataFrame) -> list[str]:
+    """The arms in plan order."""
+    return runs["arm"].unique(maintain_order=True).to_list()
+
+
+def final_losses(runs: pl.DataFrame, arm: str) -> dict[int, float]:
+    """{seed: final validation loss in nats per token} of the finished runs of one arm."""
+    done = runs.filter((pl.col("arm") == arm) & (pl.col("outcome") == "done"))
+    return dict(zip(done["seed"].to_list(), done["val_loss"].to_list(), strict=True))
+
+
+def account_of(runs: pl.DataFrame, arm: str) -> dict[str, Any]:
+    """The parameter and FLOPs account of an arm's first run that has one, or {}."""
+    texts = runs.filter((pl.col("arm") == arm) & pl.col("account").is_not_null())["account"]
+    return json.loads(texts[0]) if len(texts) else {}
+
+
+def changes_between_arms(runs: pl.DataFrame, baseline: str) -> dict[str, dict[str, tuple[Any, Any]]]:
+    """{arm: {dotted config key: (value in the baseline, value in the arm)}}, the seed left out."""
+    configs = {arm: _flat_config(runs, arm) for arm in arms_of(runs)}
+    base = configs.get(baseline, {})
+    return {
+        arm: {k: (base.get(k), config.get(k)) for k in base | config if base.get(k) != config.get(k)}
+        for arm, config in configs.items()
+        if config and base
+    }
+
+
+def _flat_config(runs: pl.DataFrame, arm: str) -> dict[str, Any]:
+    texts = runs.filter((pl.col("arm") == arm) & pl.col("config").is_not_null())["config"]
+    flat = flatten(json.loads(texts[0])) if len(texts) else {}
+    return {key: value for key, value in flat.items() if key != "seed"}
+
+
+def flatten(nested: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """{"a": {"b": 1}} to {"a.b": 1}."""
+    flat: dict[str, Any] = {}
+    for key, value in nested.items():
+        flat |= flatten(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
+    return flat
