@@ -86,7 +86,7 @@ def thin(curve: pl.DataFrame, bins: int = 300) -> pl.DataFrame:
 
 
 def smooth(curve: pl.DataFrame, fraction: float = 0.02) -> pl.DataFrame:
-    """Adds `smoothed`, a centred running mean over `fraction` of an arm's rows. For the eye only, never for a number."""
+    """Adds `smoothed`, a centred running mean over `fraction` of an arm's rows. For the eye, never for a number."""
     parts = []
     for part in curve.partition_by("arm", maintain_order=True):
         window = max(1, round(len(part) * fraction))

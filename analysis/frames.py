@@ -26,7 +26,8 @@ ORDER BY p.ord
 
 def query(con: "DuckDBPyConnection", sql: str, plan: Plan) -> pl.DataFrame:
     """Run `sql`, in which $sweep and $plan_id stand for the plan."""
-    return con.sql(sql, params={"sweep": plan.sweep, "plan_id": plan.plan_id}).pl()
+    rows: pl.DataFrame = con.sql(sql, params={"sweep": plan.sweep, "plan_id": plan.plan_id}).pl()
+    return rows
 
 
 def runs_frame(con: "DuckDBPyConnection", plan: Plan) -> pl.DataFrame:

@@ -17,7 +17,7 @@ LEVEL = 0.95
 
 @dataclass(frozen=True)
 class Interval:
-    """An estimate with its two-sided interval, in the unit of the values. `low`, `high` are NaN where n is too small."""
+    """An estimate with its two-sided interval in the unit of the values; `low`, `high` are NaN where n is below 2."""
 
     estimate: float
     low: float

@@ -100,7 +100,9 @@ def terminal_table(rows: list[dict[str, Any]]) -> "Table":
     from rich.table import Table
     from rich.text import Text
 
-    table = Table("arm", *("runs", "params", "residual", "FLOPs/token", "tokens/s", "validation loss", "minus baseline"))
+    table = Table(
+        "arm", *("runs", "params", "residual", "FLOPs/token", "tokens/s", "validation loss", "minus baseline")
+    )
     for row in rows:
         cells = (
             f"{row['done']}/{row['planned']}" + "".join(f", {n} {kind}" for kind, n in troubles(row).items()),

@@ -153,9 +153,9 @@ def _seconds(arm: Arm, seed: int) -> float:
 def _static(run_id: str, arm: Arm, seed: int) -> dict[str, Any]:
     gated = arm.ffn in ("swiglu", "geglu")
     d_ff = 344 if gated else 512
-    parts = {name: 2.0 * LAYERS * D_MODEL**2 for name in ("q", "k", "v", "output")}
+    parts = dict.fromkeys(("q", "k", "v", "output"), 2.0 * LAYERS * D_MODEL**2)
     parts |= {"scores": LAYERS * D_MODEL * (CONTEXT + 1.0), "values": LAYERS * D_MODEL * (CONTEXT + 1.0)}
-    parts |= {name: 2.0 * LAYERS * D_MODEL * d_ff for name in (["ffn_gate"] if gated else []) + ["ffn_up", "ffn_down"]}
+    parts |= dict.fromkeys((["ffn_gate"] if gated else []) + ["ffn_up", "ffn_down"], 2.0 * LAYERS * D_MODEL * d_ff)
     parts |= {"head": 2.0 * D_MODEL * VOCAB}
     params = 800_000 + (d_ff if gated else 0)
     model = {"ffn": arm.ffn, "d_ff": d_ff, "d_model": D_MODEL, "context": CONTEXT}
