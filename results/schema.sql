@@ -44,7 +44,7 @@ CREATE TABLE quarantine (path TEXT, byte_offset BIGINT, reason TEXT, content TEX
 CREATE TABLE ledger (path TEXT, byte_offset BIGINT);
 
 -- What analysis reads: exactly one row per (run, step), whatever kills and rewinds came between.
--- An evaluation before the first update (step 0) belongs to the first attempt that started at 0.
+-- An evaluation before the first update (step 0) belongs to the last attempt that started at 0.
 CREATE VIEW train AS
 SELECT t.* FROM train_rows t JOIN attempts a USING (run_id, attempt)
 WHERE t.step > a.resume_step AND (a.until_step IS NULL OR t.step <= a.until_step);

@@ -1,0 +1,222 @@
+"""The JSON files of a home as rows of the small tables. One damaged file is named and harms no other."""
+
+import contextlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from results.files import BadFile, encode_json, read_json
+from results.home import Home
+from results.record import AttemptInfo, RunFolder, owned_until
+from results.rows import COLUMNS, RowKind
+from results.state import RunState, State, run_state
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class RowFile:
+    """One train.csv or eval.csv; `ended` when nobody will append to it any more."""
+
+    name: str
+    path: Path
+    kind: RowKind
+    run_id: str
+    attempt: int
+    ended: bool
+
+
+@dataclass
+class Survey:
+    """What the files of a home say, by table, and which of them could not be used."""
+
+    home: Home
+    tables: dict[str, list[Row]] = field(
+        default_factory=lambda: {name: [] for name in ("plans", "plan_runs", "runs", "attempts", "snapshots")}
+    )
+    bad: list[tuple[str, str]] = field(default_factory=list)
+    row_files: list[RowFile] = field(default_factory=list)
+
+    def name(self, path: Path) -> str:
+        """`path` relative to the home, as the database stores it."""
+        return path.relative_to(self.home.path).as_posix()
+
+    @contextlib.contextmanager
+    def tolerating(self, path: Path) -> Iterator[None]:
+        """Note `path` as bad, and go on, if the block cannot make sense of it."""
+        try:
+            yield
+        except BadFile as error:
+            self.bad.append((self.name(error.path), error.reason))
+        except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+            self.bad.append((self.name(path), f"{type(error).__name__}: {error}"))
+
+
+def survey(home: Home) -> Survey:
+    """Read every JSON file below `home` that the database shows."""
+    found = Survey(home)
+    for path in sorted(home.sweeps.glob("*/*/plan.json")):
+        with found.tolerating(path):
+            _add_plan(found, path)
+    for path in sorted(home.snapshots.glob("*/SNAPSHOT.json")):
+        with found.tolerating(path):
+            found.tables["snapshots"].append(_snapshot(_object(path)))
+    for run_id in home.run_ids():
+        _add_run(found, home.run(run_id))
+    return found
+
+
+def integer(value: Any) -> int | None:
+    """A BIGINT or NULL; ValueError or TypeError for anything else."""
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or int(value) != value:
+        raise TypeError(f"not an integer: {value!r}")
+    if not -(2**63) <= value < 2**63:
+        raise ValueError(f"too large for a BIGINT: {value}")
+    return int(value)
+
+
+def real(value: Any) -> float | None:
+    """A DOUBLE or NULL; "nan" and "inf" are numbers here, because JSON has no other way to write them."""
+    return None if value is None else float(value)
+
+
+def text(value: Any) -> str | None:
+    """A TEXT or NULL; objects and lists as JSON."""
+    if value is None:
+        return None
+    plain = value if isinstance(value, str) else json.dumps(value, sort_keys=True)
+    return plain.encode("utf-8", "replace").decode()  # JSON can smuggle in half a surrogate pair
+
+
+def _object(path: Path) -> Row:
+    value = read_json(path)
+    if value is None:
+        raise BadFile(path, "missing")
+    return value
+
+
+def _add_plan(found: Survey, path: Path) -> None:
+    plan = _object(path)
+    key = {"sweep": path.parent.parent.name, "plan_id": path.parent.name}
+    runs = [
+        {
+            **key,
+            "ord": order,
+            "run_id": text(run["run_id"]),
+            "arm": text(run["arm"]),
+            "seed": integer(run["seed"]),
+            "match_residual": real(run.get("match_residual")),
+        }
+        for order, run in enumerate(plan["runs"])
+    ]
+    last_call = _newest_call(found, path.parent / "calls")
+    row = {
+        **key,
+        **{name: text(plan.get(name)) for name in ("scale", "question", "baseline", "created_at")},
+        "smallest_effect": real(plan.get("smallest_effect")),
+        "last_call_at": text(last_call.get("called_at")),
+        "code_hash": text(last_call.get("code_hash")),
+        "plan": encode_json(plan),
+    }
+    found.tables["plans"].append(row)
+    found.tables["plan_runs"].extend(runs)
+
+
+def _newest_call(found: Survey, folder: Path) -> Row:
+    calls: list[Row] = []
+    for path in sorted(folder.glob("*.json")):
+        with found.tolerating(path):
+            calls.append(_object(path))
+    return max(calls, key=lambda call: str(call.get("called_at")), default={})
+
+
+def _snapshot(value: Row) -> Row:
+    row: Row = {name: text(value.get(name)) for name in ("code_hash", "git_sha", "git_diff", "created_at")}
+    dirty = value.get("dirty")
+    return {**row, "dirty": None if dirty is None else bool(dirty)}
+
+
+def _add_run(found: Survey, run: RunFolder) -> None:
+    attempts = run.attempts()
+    state = run_state(run, attempts=attempts)
+    found.bad.extend((found.name(path), reason) for info in attempts for path, reason in info.bad)
+    limits = owned_until(attempts)
+    for info in attempts:
+        with found.tolerating(info.path):
+            found.tables["attempts"].append(_attempt(run.run_id, info, limits[info.number]))
+        found.row_files.extend(_row_files(found, run.run_id, info, _has_ended(info, attempts, state)))
+    done: Row = {}
+    with found.tolerating(run.path / "DONE.json"):
+        value = run.done() or {}
+        done = {name: convert(value.get(name)) for name, convert in _FINAL.items()}
+    with found.tolerating(run.path / "spec.json"):
+        found.tables["runs"].append({**_spec(run.spec()), "run_id": run.run_id, **_state(state), **done})
+
+
+_FINAL = {
+    **dict.fromkeys(
+        ("train_loss", "val_loss", "val_perplexity", "val_bits_per_byte", "wall_s", "tokens_per_s"),
+        real,
+    ),
+    "peak_memory_bytes": integer,
+    "weights_sha256": text,
+    "finished_at": text,
+}
+
+
+def _spec(spec: Row) -> Row:
+    account, data = _section(spec, "account"), _section(spec, "data")
+    return {
+        "group_id": text(spec.get("group_id")),
+        "seed": integer(spec.get("seed")),
+        **{name: integer(account.get(name)) for name in ("steps", "params", "params_non_embedding", "tokens")},
+        **{name: real(account.get(name)) for name in ("flops_per_token", "train_flops", "kv_bytes_per_token")},
+        "data_name": text(data.get("name")),
+        "data_fingerprint": text(data.get("fingerprint")),
+        "tokenizer": text(data.get("tokenizer")),
+        "vocab": integer(data.get("vocab")),
+        "config": encode_json(_section(spec, "config")),
+        "account": encode_json(account),
+    }
+
+
+def _section(value: Mapping[str, Any], name: str) -> Row:
+    section = value.get(name)
+    if not isinstance(section, dict):
+        raise TypeError(f"{name!r} is not an object")
+    return section
+
+
+def _state(state: RunState) -> Row:
+    return {"state": str(state.state), "kind": state.kind, "step": integer(state.step), "attempts": state.attempts}
+
+
+def _attempt(run_id: str, info: AttemptInfo, until_step: int | None) -> Row:
+    claim, start, exit_ = info.claim or {}, info.start or {}, info.exit or {}
+    return {
+        "run_id": run_id,
+        "attempt": info.number,
+        **{name: text(claim.get(name)) for name in ("host", "job", "code_hash", "claimed_at")},
+        "pid": integer(claim.get("pid")),
+        "started_at": text(start.get("started_at")),
+        **{name: text(exit_.get(name)) for name in ("ended_at", "reason", "kind", "error")},
+        "resume_step": info.resume_step,
+        "until_step": until_step,
+        "env": text(start.get("env")),
+    }
+
+
+def _has_ended(info: AttemptInfo, attempts: list[AttemptInfo], state: RunState) -> bool:
+    newest = info.number == attempts[-1].number
+    return info.exit is not None or not newest or state.state not in (State.RUNNING, State.UNKNOWN)
+
+
+def _row_files(found: Survey, run_id: str, info: AttemptInfo, ended: bool) -> Iterator[RowFile]:
+    for kind in COLUMNS:
+        path = info.path / f"{kind}.csv"
+        if path.exists():
+            yield RowFile(found.name(path), path, kind, run_id, info.number, ended)

@@ -1,0 +1,163 @@
+"""Durable file primitives: a reader sees the old content or the new content, never a mixture."""
+
+import contextlib
+import errno
+import json
+import math
+import os
+import re
+import shutil
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+_SAFE_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}")
+
+
+class StorageFull(OSError):
+    """No space (or quota) left for `need_bytes` at `path`; what was there before is untouched."""
+
+    def __init__(self, path: Path, need_bytes: int) -> None:
+        super().__init__(errno.ENOSPC, f"no space left on the device for {need_bytes} bytes", str(path))
+        self.path = path
+        self.need_bytes = need_bytes
+
+
+class BadFile(ValueError):
+    """A file of the record that is torn, corrupt or not of the expected shape."""
+
+    def __init__(self, path: Path, reason: str) -> None:
+        super().__init__(f"{path}: {reason}")
+        self.path = path
+        self.reason = reason
+
+
+def now() -> str:
+    """The present instant, ISO 8601 in UTC with microseconds."""
+    return datetime.now(UTC).isoformat(timespec="microseconds")
+
+
+def safe_name(name: str) -> str:
+    """Return `name` if it can be one path component everywhere; raise ValueError if not."""
+    if not _SAFE_NAME.fullmatch(name):
+        raise ValueError(f"bad name {name!r}: use 1 to 100 letters, digits, '.', '_' or '-', not starting with '.'")
+    return name
+
+
+@contextlib.contextmanager
+def naming_full_disk(path: Path, need_bytes: int) -> Iterator[None]:
+    """Turn ENOSPC and EDQUOT inside the block into StorageFull, which says where and how much."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT) and not isinstance(error, StorageFull):
+            raise StorageFull(path, need_bytes) from error
+        raise
+
+
+def fsync_folder(folder: Path) -> None:
+    """Make the names in `folder` durable, where the file system can."""
+    fd = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    except OSError as error:
+        # Some network file systems cannot sync a directory; their renames are as durable as they will ever be.
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):
+            raise
+    finally:
+        os.close(fd)
+
+
+def write_new(path: Path, data: bytes) -> None:
+    """Write and fsync a file that must not exist yet. Its name is durable only after fsync_folder."""
+    with naming_full_disk(path, len(data)), path.open("xb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def write_bytes(path: Path, data: bytes) -> None:
+    """Replace `path` by `data`, durably. Raises StorageFull with the old content still in place."""
+    temp = path.with_name(f".{path.name}.{uuid4().hex}.tmp")
+    try:
+        write_new(temp, data)
+        with naming_full_disk(path, len(data)):
+            temp.replace(path)
+            fsync_folder(path.parent)
+    finally:
+        temp.unlink(missing_ok=True)
+
+
+def write_json(path: Path, value: Mapping[str, Any]) -> None:
+    """Replace `path` by `value` as JSON, durably; NaN and infinities become "nan", "inf" and "-inf"."""
+    write_bytes(path, encode_json(value).encode())
+
+
+def encode_json(value: Mapping[str, Any]) -> str:
+    """Strict JSON text with sorted keys and a newline at its end."""
+    return json.dumps(finite(value), sort_keys=True, indent=1, allow_nan=False) + "\n"
+
+
+def finite(value: Any) -> Any:
+    """`value` with every non-finite float replaced by its name, because JSON has no word for it."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return repr(float(value))
+    if isinstance(value, Mapping):
+        return {key: finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(item) for item in value]
+    return value
+
+
+def read_json(path: Path) -> dict[str, Any] | None:
+    """The JSON object in `path`, or None if there is no such file; BadFile if it is torn or not an object."""
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return None
+    if not data.strip():
+        raise BadFile(path, "empty file")
+    try:
+        value = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise BadFile(path, f"not JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise BadFile(path, "not a JSON object")
+    return value
+
+
+def numbered(folder: Path) -> list[int]:
+    """The numbers of the sub-folders named by digits, sorted; empty if there is no such folder."""
+    try:
+        names = [path.name for path in folder.iterdir()]
+    except FileNotFoundError:
+        return []
+    return sorted(int(name) for name in names if name.isascii() and name.isdigit())
+
+
+def claim_folder(target: Path, name: str, content: Mapping[str, Any]) -> bool:
+    """Create the folder `target` holding the JSON file `name`; True for exactly one of many racing callers.
+
+    A folder cannot be renamed onto a non-empty one, so there is one winner and its content is whole from the first
+    instant. The owner is read back, because a network file system may report failure to the winner.
+    """
+    owner = uuid4().hex
+    private = target.with_name(f".{target.name}.{owner}")
+    private.mkdir()
+    try:
+        write_json(private / name, {**content, "owner": owner})
+        private.rename(target)
+    except OSError as error:
+        # ENOENT: the winner has already swept our private folder away.
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOENT):
+            raise
+    finally:
+        shutil.rmtree(private, ignore_errors=True)
+    if (read_json(target / name) or {}).get("owner") != owner:
+        return False
+    fsync_folder(target.parent)
+    for loser in target.parent.glob(f".{target.name}.*"):
+        shutil.rmtree(loser, ignore_errors=True)
+    return True

@@ -1,0 +1,68 @@
+"""Where everything lies: one folder, one layout."""
+
+import os
+import re
+from pathlib import Path
+
+from results.files import safe_name
+from results.record import RunFolder
+
+__all__ = ["Home", "safe_name"]
+
+_RUN_ID = re.compile(r"[0-9a-f]{12}")
+
+
+class Home:
+    """The folder of all runs, plans and reports. Without a path: $LAB_HOME, else ./lab-home."""
+
+    def __init__(self, path: Path | str | None = None) -> None:
+        self.path = Path(path or os.environ.get("LAB_HOME") or "lab-home").expanduser().absolute()
+
+    def __repr__(self) -> str:
+        return f"Home({str(self.path)!r})"
+
+    @property
+    def runs(self) -> Path:
+        return self.path / "runs"
+
+    @property
+    def sweeps(self) -> Path:
+        return self.path / "sweeps"
+
+    @property
+    def snapshots(self) -> Path:
+        return self.path / "snapshots"
+
+    @property
+    def data(self) -> Path:
+        return self.path / "data"
+
+    @property
+    def reports(self) -> Path:
+        return self.path / "reports"
+
+    @property
+    def database(self) -> Path:
+        return self.path / "lab.duckdb"
+
+    def run(self, run_id: str) -> RunFolder:
+        """The folder of one run, which need not exist yet."""
+        return RunFolder(self.runs / safe_name(run_id))
+
+    def run_ids(self) -> list[str]:
+        """Ids of all runs that have a spec, sorted."""
+        try:
+            names = [path.name for path in self.runs.iterdir()]
+        except FileNotFoundError:
+            return []
+        return sorted(name for name in names if _RUN_ID.fullmatch(name) and (self.runs / name / "spec.json").is_file())
+
+    def ensure(self) -> None:
+        """Create the folders; PermissionError in plain words if that cannot be."""
+        try:
+            for folder in (self.runs, self.sweeps, self.snapshots, self.data, self.reports):
+                folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise PermissionError(f"cannot create the results home {self.path}: {error}. Set LAB_HOME.") from error
+        if not os.access(self.path, os.W_OK):
+            raise PermissionError(f"the results home {self.path} is not writable. Set LAB_HOME.")

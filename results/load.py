@@ -1,0 +1,139 @@
+"""New whole lines of many CSV files into the database, parsed in bulk."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import polars as pl
+
+from results.collect import Row, RowFile
+from results.rows import COLUMNS, header
+
+BAD_LINE = "bad line"
+TORN_TAIL = "torn tail"
+BAD_HEADER = "unexpected header"
+
+_BATCH_BYTES = 32 << 20
+_SHOWN_CHARS = 200
+_POLARS_TYPES: dict[type, Any] = {int: pl.Int64, float: pl.Float64}
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Whole lines of one file, from `offset` bytes on."""
+
+    file: RowFile
+    offset: int
+    data: bytes
+
+    @property
+    def end(self) -> int:
+        return self.offset + len(self.data)
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What is new in one file: its whole lines, if any, and what had to be set aside."""
+
+    chunk: Chunk | None
+    quarantined: list[Row]
+
+
+def read_new(file: RowFile, offset: int) -> Reading:
+    """The whole lines of `file` after `offset` bytes; a torn tail is not a row, and is named once nobody writes."""
+    with file.path.open("rb") as handle:
+        handle.seek(offset)
+        data = handle.read()
+    whole = data.rfind(b"\n") + 1
+    quarantined = []
+    if file.ended and whole < len(data):
+        quarantined.append(quarantine(file.name, offset + whole, TORN_TAIL, _decode(data[whole:])))
+    data = data[:whole]
+    head = header(file.kind)
+    if offset == 0 and data:
+        if not data.startswith(head):
+            return Reading(None, [quarantine(file.name, 0, BAD_HEADER, _decode(data).split("\n", 1)[0])])
+        data, offset = data[len(head) :], len(head)
+    return Reading(Chunk(file, offset, data) if data else None, quarantined)
+
+
+def batches(chunks: Iterator[Chunk]) -> Iterator[list[Chunk]]:
+    """Chunks in groups of bounded size, because parsing takes a multiple of it in memory."""
+    batch: list[Chunk] = []
+    size = 0
+    for chunk in chunks:
+        batch.append(chunk)
+        size += len(chunk.data)
+        if size >= _BATCH_BYTES:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
+
+
+def parse(batch: list[Chunk]) -> tuple[pl.DataFrame, list[Row]]:
+    """(good rows in the order of their table, lines to quarantine) of chunks of one kind."""
+    columns = COLUMNS[batch[0].file.kind]
+    # Latin-1 maps each byte to one character: no byte is refused and a character offset is a byte offset.
+    lines = pl.Series("line", [_decode(b"".join(chunk.data for chunk in batch))[:-1]]).str.split("\n").explode()
+    # The last field takes any surplus commas along, and then is no number.
+    fields = lines.str.splitn(",", len(columns)).struct.rename_fields(list(columns)).struct.unnest()
+    typed = fields.select(_typed(name, type_) for name, type_ in columns.items())
+    frame = pl.concat([_origin(batch), typed], how="horizontal")
+    good = pl.all_horizontal(pl.col(name).is_not_null() for name in columns)
+    is_bad = frame.select(~good).to_series()
+    bad = _bad_lines(batch, lines, is_bad) if is_bad.any() else []
+    return frame.filter(~is_bad), bad
+
+
+def quarantine(path: str, byte_offset: int | None, reason: str, content: str | None) -> Row:
+    """A row of the table of that name."""
+    shown = None if content is None else content[:_SHOWN_CHARS]
+    return {"path": path, "byte_offset": byte_offset, "reason": reason, "content": shown}
+
+
+def frame_of(rows: list[Row], types: Mapping[str, str]) -> pl.DataFrame:
+    """Rows as a frame with the columns of a table, given the DuckDB type of each; absent values are NULL."""
+    schema = {name: _TABLE_TYPES.get(type_, pl.String) for name, type_ in types.items()}
+    return pl.DataFrame({name: [row.get(name) for row in rows] for name in schema}, schema=schema)
+
+
+_TABLE_TYPES: dict[str, Any] = {
+    "BIGINT": pl.Int64,
+    "INTEGER": pl.Int32,
+    "DOUBLE": pl.Float64,
+    "BOOLEAN": pl.Boolean,
+}
+
+
+def _decode(data: bytes) -> str:
+    return data.decode("latin-1")
+
+
+def _typed(name: str, type_: type) -> pl.Expr:
+    column = pl.col(name)
+    if type_ is str:
+        return pl.when(column.str.len_bytes() > 0).then(column)
+    return column.cast(_POLARS_TYPES[type_], strict=False)
+
+
+def _origin(batch: list[Chunk]) -> pl.DataFrame:
+    counts = [chunk.data.count(b"\n") for chunk in batch]
+    files = pl.DataFrame(
+        {"run_id": [c.file.run_id for c in batch], "attempt": [c.file.attempt for c in batch], "lines": counts},
+        schema_overrides={"attempt": pl.Int32},
+    )
+    return files.select(pl.col("run_id", "attempt").repeat_by("lines").explode())
+
+
+def _bad_lines(batch: list[Chunk], lines: pl.Series, is_bad: pl.Series) -> list[Row]:
+    starts = (lines.str.len_chars().cast(pl.Int64) + 1).cum_sum().shift(1, fill_value=0)
+    found = pl.DataFrame({"line": lines, "start": starts}).filter(is_bad)
+    rows, begin, remaining = [], 0, batch
+    for line, start in found.iter_rows():
+        while start >= begin + len(remaining[0].data):
+            begin += len(remaining[0].data)
+            remaining = remaining[1:]
+        chunk = remaining[0]
+        rows.append(quarantine(chunk.file.name, chunk.offset + start - begin, BAD_LINE, line))
+    return rows

@@ -1,0 +1,78 @@
+"""One ingester at a time, without flock: numbered folders, where the highest number holds the lock."""
+
+import contextlib
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from results.files import BadFile, claim_folder, now, numbered, read_json
+from results.process import claim_identity, process_alive
+
+_RELEASED = "released"
+_POLL_S = 0.05
+
+
+class Busy(RuntimeError):
+    """Somebody else holds the lock and is not provably dead."""
+
+
+@contextlib.contextmanager
+def exclusive(folder: Path, wait_s: float) -> Iterator[Path]:
+    """Hold the lock and yield a private work folder, which the next holder deletes.
+
+    A holder that is provably dead is succeeded at once. Numbers only grow, so whoever decided to succeed number N can
+    take N + 1 or nothing, never a lock that changed hands meanwhile. Raises Busy after `wait_s` seconds.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    deadline = time.monotonic() + wait_s
+    while (held := _try_to_hold(folder)) is None:
+        if time.monotonic() > deadline:
+            raise Busy(_explain(folder, wait_s))
+        time.sleep(_POLL_S)
+    try:
+        yield held
+    finally:
+        (held / _RELEASED).touch()
+
+
+def _try_to_hold(folder: Path) -> Path | None:
+    last = max(numbered(folder), default=0)
+    if last and not _is_free(_path(folder, last)):
+        return None
+    mine = _path(folder, last + 1)
+    if not claim_folder(mine, "owner.json", {**claim_identity(), "since": now()}):
+        return None
+    # A listing taken while folders come and go may have missed a higher number.
+    others = [number for number in numbered(folder) if number != last + 1]
+    if max(others, default=0) > last + 1:
+        shutil.rmtree(mine, ignore_errors=True)
+        return None
+    for number in others:
+        shutil.rmtree(_path(folder, number), ignore_errors=True)
+    return mine
+
+
+def _is_free(holder: Path) -> bool:
+    return (holder / _RELEASED).exists() or process_alive(_owner(holder)) is False
+
+
+def _owner(holder: Path) -> dict[str, Any]:
+    try:
+        return read_json(holder / "owner.json") or {}
+    except BadFile:
+        return {}
+
+
+def _explain(folder: Path, wait_s: float) -> str:
+    holder = _path(folder, max(numbered(folder), default=0))
+    owner = _owner(holder)
+    return (
+        f"another ingest is running: pid {owner.get('pid')} on {owner.get('host')} since {owner.get('since')} "
+        f"(waited {wait_s:g} s). If you know that it is gone, delete {holder}"
+    )
+
+
+def _path(folder: Path, number: int) -> Path:
+    return folder / f"{number:04d}"

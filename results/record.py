@@ -1,0 +1,288 @@
+"""The write side of the record: a run is a folder, an attempt is a numbered folder in it with one writer."""
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from results import checkpoints
+from results.files import BadFile, claim_folder, encode_json, now, numbered, read_json, write_json
+from results.process import claim_identity
+from results.rows import RowLog
+
+__all__ = ["Attempt", "AttemptInfo", "RunFolder", "SpecMismatch", "Superseded", "claim_identity", "owned_until"]
+
+log = logging.getLogger(__name__)
+
+
+class SpecMismatch(ValueError):
+    """The run exists with another spec; `keys` are the dotted names of what differs."""
+
+    def __init__(self, run_id: str, keys: list[str]) -> None:
+        super().__init__(f"run {run_id} was recorded with another spec; these differ: {', '.join(keys)}")
+        self.run_id = run_id
+        self.keys = keys
+
+
+class Superseded(RuntimeError):
+    """A later attempt has taken the run over; this one must stop and change nothing."""
+
+
+@dataclass(frozen=True)
+class AttemptInfo:
+    """One attempt as its files tell it; `heartbeat` is (counter, step), `bad` holds (path, reason)."""
+
+    number: int
+    path: Path
+    claim: dict[str, Any] | None
+    start: dict[str, Any] | None
+    exit: dict[str, Any] | None
+    heartbeat: tuple[int, int] | None
+    bad: tuple[tuple[Path, str], ...] = ()
+
+    @property
+    def resume_step(self) -> int | None:
+        """The step this attempt continued from; None before it started."""
+        step = self.start.get("resume_step") if self.start else None
+        return step if isinstance(step, int) else None
+
+
+def owned_until(attempts: Sequence[AttemptInfo]) -> dict[int, int | None]:
+    """For each attempt number the last step it owns: the smallest resume step of a later attempt, or None."""
+    limits: dict[int, int | None] = {}
+    smallest: int | None = None
+    for info in reversed(attempts):
+        limits[info.number] = smallest
+        if info.resume_step is not None:
+            smallest = info.resume_step if smallest is None else min(smallest, info.resume_step)
+    return limits
+
+
+class RunFolder:
+    """One run: its spec, its attempts, its checkpoints, its end."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.run_id = path.name
+
+    def __repr__(self) -> str:
+        return f"RunFolder({str(self.path)!r})"
+
+    def create(self, spec: Mapping[str, Any]) -> None:
+        """Write spec.json once. The same content again is fine; another raises SpecMismatch."""
+        path = self.path / "spec.json"
+        existing = read_json(path)
+        if existing is None:
+            self.path.mkdir(parents=True, exist_ok=True)
+            write_json(path, spec)
+        elif encode_json(existing) != encode_json(spec):
+            raise SpecMismatch(self.run_id, _differing(existing, spec))
+
+    def spec(self) -> dict[str, Any]:
+        """The content of spec.json; FileNotFoundError without one, BadFile if it is torn."""
+        spec = read_json(self.path / "spec.json")
+        if spec is None:
+            raise FileNotFoundError(f"run {self.run_id} has no {self.path / 'spec.json'}")
+        return spec
+
+    def attempts(self) -> list[AttemptInfo]:
+        """All attempts, oldest first. Unreadable files are named in `bad` and otherwise count as absent."""
+        return [_attempt_info(self._attempt_path(number), number) for number in numbered(self.path / "attempts")]
+
+    def claim(self, owner: Mapping[str, Any], after: int | None = None) -> "Attempt | None":
+        """Take the run over as attempt highest + 1; None if another was faster or a cancel is requested.
+
+        Pass as `after` the attempt number on which the decision to claim was made (`RunState.attempts`): without it,
+        an attempt that began between looking and claiming would be superseded while healthy.
+        """
+        folder = self.path / "attempts"
+        folder.mkdir(parents=True, exist_ok=True)
+        number = (max(numbered(folder), default=0) if after is None else after) + 1
+        if self.cancel_requested():
+            return None
+        content = {"job": None, "code_hash": None, **claim_identity(), **owner, "attempt": number, "claimed_at": now()}
+        won = claim_folder(self._attempt_path(number), "claim.json", content)
+        return Attempt(self, number) if won else None
+
+    def checkpoints(self) -> list[int]:
+        """Steps with a checkpoint, sorted."""
+        return checkpoints.steps(self._checkpoints)
+
+    def valid_checkpoints(self) -> list[int]:
+        """Steps whose checkpoint belongs to the run's one timeline, sorted.
+
+        The rule for rows holds for checkpoints too: what an attempt wrote beyond the step from which a later
+        attempt resumed is void, be it the work of a zombie or a damaged checkpoint that was passed over.
+        """
+        limits = owned_until(self.attempts())
+        return [step for step in self.checkpoints() if self._is_valid(step, limits)]
+
+    def latest_checkpoint(self) -> tuple[int, dict[str, bytes]] | None:
+        """(step, blobs by name) of the newest checkpoint that verifies; damaged ones are logged and passed over."""
+        valid = self.valid_checkpoints()
+        for step in reversed(self.checkpoints()):
+            if step not in valid:
+                log.warning("run %s: the checkpoint at step %d is void", self.run_id, step)
+                continue
+            try:
+                return step, checkpoints.load(self._checkpoints, step)
+            except (BadFile, ValueError, OSError) as error:
+                log.warning(
+                    "checkpoint of run %s at step %d is damaged, trying the one before: %s", self.run_id, step, error
+                )
+        return None
+
+    def done(self) -> dict[str, Any] | None:
+        """The content of DONE.json, or None; BadFile if it is torn."""
+        return read_json(self.path / "DONE.json")
+
+    def request_cancel(self, by: str) -> None:
+        """Ask whoever runs or would run this to stop."""
+        write_json(self.path / "cancel.json", {"by": by, "requested_at": now()})
+
+    def cancel_requested(self) -> bool:
+        """Whether a cancel request stands (one stat)."""
+        return (self.path / "cancel.json").exists()
+
+    def clear_cancel(self) -> None:
+        """Withdraw a cancel request, if there is one."""
+        (self.path / "cancel.json").unlink(missing_ok=True)
+
+    @property
+    def _checkpoints(self) -> Path:
+        return self.path / "checkpoints"
+
+    def _attempt_path(self, number: int) -> Path:
+        return self.path / "attempts" / f"{number:04d}"
+
+    def _is_valid(self, step: int, limits: Mapping[int, int | None]) -> bool:
+        attempt = checkpoints.writer(self._checkpoints, step)
+        if attempt is None or attempt not in limits:
+            return False
+        limit = limits[attempt]
+        return limit is None or step <= limit
+
+
+class Attempt:
+    """The one writer of one attempt folder."""
+
+    def __init__(self, run: RunFolder, number: int) -> None:
+        self.run = run
+        self.number = number
+        self.path = run._attempt_path(number)
+        self._next = run._attempt_path(number + 1)
+        self._train = RowLog(self.path / "train.csv", "train")
+        self._eval = RowLog(self.path / "eval.csv", "eval")
+        self._beats = 0
+
+    def start(self, resume_step: int, env: Mapping[str, Any]) -> None:
+        """Record where this attempt continues from (updates already done) and in what surroundings."""
+        write_json(self.path / "start.json", {"resume_step": resume_step, "started_at": now(), "env": dict(env)})
+        checkpoints.sweep_leftovers(self.run._checkpoints, self.number)
+
+    def train_row(self, row: Mapping[str, float | int]) -> None:
+        """Append one line to train.csv; visible to readers at once, durable after sync."""
+        self._train.append(row)
+
+    def eval_row(self, row: Mapping[str, Any]) -> None:
+        """Append one line to eval.csv; visible to readers at once, durable after sync."""
+        self._eval.append(row)
+
+    def sync(self) -> None:
+        """Make all rows durable."""
+        self._train.sync()
+        self._eval.sync()
+
+    def save_checkpoint(self, step: int, blobs: Mapping[str, bytes], keep: int = 2) -> None:
+        """Store a checkpoint durably, rows first, and delete all but the newest `keep`.
+
+        Raises Superseded if a later attempt exists and StorageFull without space; earlier checkpoints stay intact.
+        """
+        if keep < 1:
+            raise ValueError(f"keep must be at least 1, not {keep}")
+        self._refuse_superseded()
+        self.sync()
+        folder = self.run._checkpoints
+        keep_existing = step in self.run.valid_checkpoints()
+        try:
+            checkpoints.save(folder, step, self.number, blobs, keep_existing, self._refuse_superseded)
+        except FileNotFoundError:
+            self._refuse_superseded()  # our successor has swept our unfinished folder away
+            raise
+        checkpoints.prune(folder, self.run.valid_checkpoints(), keep)
+
+    def superseded(self) -> bool:
+        """Whether a later attempt has claimed the run (one stat)."""
+        return self._next.exists()
+
+    def beat(self, step: int) -> None:
+        """Show progress: the counter grows with each call. Atomic, but not durable: a beat is worth no fsync."""
+        self._beats += 1
+        temp = self.path / ".heartbeat.tmp"
+        temp.write_text(f"{self._beats} {step}\n")
+        temp.replace(self.path / "heartbeat")
+
+    def finish(self, reason: str, **details: Any) -> None:
+        """Write exit.json. The first reason wins; later calls change nothing."""
+        path = self.path / "exit.json"
+        if path.exists():
+            return
+        self.sync()
+        blank = {"kind": None, "step": None, "error": None, "traceback": None}
+        write_json(path, {**blank, **details, "reason": reason, "ended_at": now()})
+
+    def done(self, summary: Mapping[str, Any]) -> None:
+        """Declare the run done: rows durable, exit.json, and DONE.json last. Raises Superseded."""
+        self._refuse_superseded()
+        self.finish("done", step=summary.get("step"))
+        self._refuse_superseded()
+        write_json(self.run.path / "DONE.json", {**summary, "attempt": self.number, "finished_at": now()})
+
+    def close(self) -> None:
+        """Close the row files."""
+        self._train.close()
+        self._eval.close()
+
+    def _refuse_superseded(self) -> None:
+        if self.superseded():
+            raise Superseded(f"attempt {self.number} of run {self.run.run_id} was superseded by {self._next.name}")
+
+
+def _attempt_info(path: Path, number: int) -> AttemptInfo:
+    bad: list[tuple[Path, str]] = []
+
+    def read(name: str) -> dict[str, Any] | None:
+        try:
+            return read_json(path / name)
+        except BadFile as error:
+            bad.append((error.path, error.reason))
+        except OSError as error:
+            bad.append((path / name, str(error)))
+        return None
+
+    claim, start, exit_ = read("claim.json"), read("start.json"), read("exit.json")
+    return AttemptInfo(number, path, claim, start, exit_, _heartbeat(path / "heartbeat"), tuple(bad))
+
+
+def _heartbeat(path: Path) -> tuple[int, int] | None:
+    try:
+        counter, step = path.read_text().split()
+        return int(counter), int(step)
+    except (OSError, ValueError):  # not yet written, or lost with the power: it is not fsynced
+        return None
+
+
+def _differing(old: Any, new: Any, prefix: str = "") -> list[str]:
+    if not isinstance(old, Mapping) or not isinstance(new, Mapping):
+        return [] if encode_json({"": old}) == encode_json({"": new}) else [prefix or "(all)"]
+    keys = sorted({*old, *new})
+    return [
+        name
+        for key in keys
+        for name in (
+            _differing(old[key], new[key], f"{prefix}.{key}".lstrip("."))
+            if key in old and key in new
+            else [f"{prefix}.{key}".lstrip(".")]
+        )
+    ]

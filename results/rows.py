@@ -1,0 +1,90 @@
+"""Rows of a run as CSV lines: a line ends in a newline or it is not a row."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from results.files import StorageFull, naming_full_disk
+
+RowKind = Literal["train", "eval"]
+
+COLUMNS: dict[RowKind, dict[str, type]] = {
+    "train": {
+        "step": int,
+        "tokens": int,
+        "flops": float,
+        "wall_s": float,
+        "loss": float,
+        "lr": float,
+        "grad_norm": float,
+        "tokens_per_s": float,
+    },
+    "eval": {
+        "step": int,
+        "split": str,
+        "tokens": int,
+        "loss": float,
+        "perplexity": float,
+        "bits_per_byte": float,
+    },
+}
+
+
+def header(kind: RowKind) -> bytes:
+    """The first line of every file of this kind."""
+    return (",".join(COLUMNS[kind]) + "\n").encode()
+
+
+class RowLog:
+    """One CSV file with one writer. Floats are written by repr, so they come back bit for bit."""
+
+    def __init__(self, path: Path, kind: RowKind) -> None:
+        self.path = path
+        self._columns = list(COLUMNS[kind].items())
+        self._head = header(kind)
+        self._fd: int | None = None
+        self._size = 0
+
+    def append(self, row: Mapping[str, Any]) -> None:
+        """Write one line with one system call. KeyError / ValueError if the row does not fit the header."""
+        if len(row) != len(self._columns):
+            expected = [name for name, _ in self._columns]
+            raise ValueError(f"{self.path.name}: a row has {sorted(row)}, expected {expected}")
+        # float() first: the repr of a NumPy scalar is not a number.
+        fields = [
+            repr(float(row[name])) if type_ is float else str(int(row[name])) if type_ is int else _word(row[name])
+            for name, type_ in self._columns
+        ]
+        self._write((",".join(fields) + "\n").encode())
+
+    def sync(self) -> None:
+        """Make every row written so far durable."""
+        if self._fd is not None:
+            os.fsync(self._fd)
+
+    def close(self) -> None:
+        """Let go of the file; a later append would open it again."""
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None
+
+    def _write(self, line: bytes) -> None:
+        if self._fd is None:
+            self._fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+            self._size = os.fstat(self._fd).st_size
+        if self._size == 0:
+            line = self._head + line
+        with naming_full_disk(self.path, len(line)):
+            written = os.write(self._fd, line)
+        if written < len(line):
+            # A full disk takes part of a line; taken back here, the next row cannot be glued to it.
+            os.ftruncate(self._fd, self._size)
+            raise StorageFull(self.path, len(line))
+        self._size += written
+
+
+def _word(value: Any) -> str:
+    if not isinstance(value, str) or not value or any(char in value for char in ',"\r\n'):
+        raise ValueError(f"not a plain word for a CSV field: {value!r}")
+    return value

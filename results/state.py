@@ -1,0 +1,157 @@
+"""The state of a run, computed from its files and a hint of the scheduler. Looking changes nothing."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from results.files import BadFile
+from results.process import process_alive
+from results.record import Attempt, AttemptInfo, RunFolder
+
+__all__ = ["Hint", "RunState", "State", "claim_run", "claimable", "process_alive", "run_state"]
+
+ATTEMPTS_WITHOUT_PROGRESS = 3
+
+
+class State(StrEnum):
+    PLANNED = "PLANNED"
+    SUBMITTED = "SUBMITTED"
+    QUEUED = "QUEUED"
+    RUNNING = "RUNNING"
+    DONE = "DONE"
+    FAILED = "FAILED"
+    DIVERGED = "DIVERGED"
+    PRUNED = "PRUNED"
+    CANCELLED = "CANCELLED"
+    PREEMPTED = "PREEMPTED"
+    LOST = "LOST"
+    HELD = "HELD"
+    UNKNOWN = "UNKNOWN"
+
+
+_STATE_OF_REASON = {
+    "failed": State.FAILED,
+    "diverged": State.DIVERGED,
+    "pruned": State.PRUNED,
+    "cancelled": State.CANCELLED,
+    "preempted": State.PREEMPTED,
+    "time_limit": State.PREEMPTED,
+    "interrupted": State.PREEMPTED,
+    "superseded": State.PREEMPTED,
+}
+
+
+@dataclass(frozen=True)
+class Hint:
+    """What the scheduler says: a word per job id (PENDING, RUNNING, GONE, UNKNOWN) and how to call unclaimed runs."""
+
+    jobs: Mapping[str, str] = field(default_factory=dict)
+    pending: State | None = None
+
+
+@dataclass(frozen=True)
+class RunState:
+    """One run now: `kind` of failure, last known `step`, number of the newest attempt, and why."""
+
+    run_id: str
+    state: State
+    kind: str | None
+    step: int
+    attempts: int
+    detail: str
+
+
+def run_state(run: RunFolder, hint: Hint | None = None, attempts: Sequence[AttemptInfo] | None = None) -> RunState:
+    """The state of `run`; never raises over a damaged file, which gives UNKNOWN and is named in `detail`.
+
+    `attempts` saves reading them again when the caller already has.
+    """
+    hint = hint or Hint()
+    # DONE.json is read after the attempts: a run that finishes while we look is never called LOST.
+    infos = run.attempts() if attempts is None else attempts
+    number, step = (infos[-1].number if infos else 0), _last_step(infos)
+    try:
+        done = run.done()
+    except (BadFile, OSError) as error:
+        return RunState(run.run_id, State.UNKNOWN, None, step, number, str(error))
+    if done is not None:
+        return RunState(run.run_id, State.DONE, None, _integer(done.get("step"), step), number, "")
+    if not infos:
+        state = State.CANCELLED if run.cancel_requested() else hint.pending or State.PLANNED
+        return RunState(run.run_id, state, None, step, number, "")
+    state, kind, detail = _attempt_state(infos[-1], hint)
+    if _resumable(state) and not _progress(run, infos):
+        state, kind, detail = State.FAILED, "no_progress", f"{ATTEMPTS_WITHOUT_PROGRESS} attempts, no new checkpoint"
+    return RunState(run.run_id, state, kind, step, number, detail)
+
+
+def claimable(state: State) -> bool:
+    """Whether a worker may claim a run in this state (one that carries no cancel request)."""
+    return state in (State.PLANNED, State.QUEUED, State.SUBMITTED, State.PREEMPTED, State.LOST)
+
+
+def claim_run(run: RunFolder, owner: Mapping[str, Any], hint: Hint | None = None) -> Attempt | None:
+    """Claim `run` if its state allows, against everyone who is looking at the same time; None if not."""
+    seen = run_state(run, hint)
+    return run.claim(owner, after=seen.attempts) if claimable(seen.state) else None
+
+
+def _attempt_state(info: AttemptInfo, hint: Hint) -> tuple[State, str | None, str]:
+    if _has_ended(info):
+        return _exit_state(info.exit or {})
+    unreadable = [f"{path}: {reason}" for path, reason in info.bad if path.name in ("claim.json", "exit.json")]
+    if unreadable or info.claim is None:
+        return State.UNKNOWN, None, "; ".join(unreadable) or f"{info.path / 'claim.json'} is missing"
+    where = f"pid {info.claim.get('pid')} on {info.claim.get('host')}"
+    alive = process_alive(info.claim)
+    if alive is not None:
+        return (State.RUNNING, None, where) if alive else (State.LOST, None, f"{where} is gone")
+    job = info.claim.get("job")
+    word = hint.jobs.get(str(job), "UNKNOWN") if job is not None else "UNKNOWN"
+    # PENDING decides nothing: the scheduler may have been asked just before the job started and claimed.
+    state = {"RUNNING": State.RUNNING, "GONE": State.LOST}.get(word, State.UNKNOWN)
+    return state, None, f"{where}, job {job}: {word}"
+
+
+def _has_ended(info: AttemptInfo) -> bool:
+    # Reason "done" without DONE.json: about to write it, or killed just before. Then the process decides.
+    return info.exit is not None and info.exit.get("reason") != "done"
+
+
+def _exit_state(exit_: Mapping[str, Any]) -> tuple[State, str | None, str]:
+    reason = str(exit_.get("reason"))
+    state = _STATE_OF_REASON.get(reason, State.UNKNOWN)
+    kind = exit_.get("kind") if state is State.FAILED else None
+    return state, str(kind) if kind else None, str(exit_.get("error") or reason)
+
+
+def _resumable(state: State) -> bool:
+    return state in (State.PREEMPTED, State.LOST)
+
+
+def _progress(run: RunFolder, infos: Sequence[AttemptInfo]) -> bool:
+    """Whether the last three attempts may be followed by another: one of them saved something or ended otherwise."""
+    recent = infos[-ATTEMPTS_WITHOUT_PROGRESS:]
+    if len(recent) < ATTEMPTS_WITHOUT_PROGRESS:
+        return True
+    # An earlier attempt without exit.json was lost, or nobody could have claimed after it.
+    if not all(not _has_ended(info) or _resumable(_exit_state(info.exit or {})[0]) for info in recent):
+        return True
+    begun = min((info.resume_step for info in recent if info.resume_step is not None), default=None)
+    return begun is not None and max(run.valid_checkpoints(), default=0) > begun
+
+
+def _last_step(infos: Sequence[AttemptInfo]) -> int:
+    """The step that the newest attempt with anything to say had reached."""
+    for info in reversed(infos):
+        ended = _integer((info.exit or {}).get("step"), -1)
+        beaten = info.heartbeat[1] if info.heartbeat else -1
+        step = max(ended, beaten, -1 if info.resume_step is None else info.resume_step)
+        if step >= 0:
+            return step
+    return 0
+
+
+def _integer(value: Any, default: int) -> int:
+    return value if isinstance(value, int) else default
