@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from analysis.frames import arms_of, changes_between_arms, runs_frame
-from analysis.provenance import Provenance, attempts_frame, provenance
+from analysis.provenance import Provenance, attempts_frame, listed, provenance
 from analysis.select import Plan
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def _mixed(origin: Provenance) -> Iterator[Notice]:
         yield Notice("mixed_code", f"The runs used {len(origin.code)} versions of the code: {shares}. {again}")
     versions = {name: found for name, found in origin.packages.items() if len(found) > 1}
     if versions:
-        shares = "; ".join(f"{name} {_listed(found)}" for name, found in versions.items())
+        shares = "; ".join(f"{name} {listed(found)}" for name, found in versions.items())
         yield Notice("mixed_versions", f"The runs used different package versions: {shares}. {again}")
     for kind, what, found in (
         ("mixed_data", "different data", origin.data),
@@ -76,11 +76,7 @@ def _mixed(origin: Provenance) -> Iterator[Notice]:
         ("mixed_numerics", "different threads, precision or attention", origin.numerics),
     ):
         if len(found) > 1:
-            yield Notice(kind, f"The runs used {what}: {_listed(found, '; ')}. {again}")
-
-
-def _listed(found: dict[str, int], separator: str = ", ") -> str:
-    return separator.join(f"{value} ({n} {'run' if n == 1 else 'runs'})" for value, n in found.items())
+            yield Notice(kind, f"The runs used {what}: {listed(found, '; ')}. {again}")
 
 
 def _unmatched(runs: pl.DataFrame) -> Iterator[Notice]:

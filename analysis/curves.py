@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
 AXES = ("step", "tokens", "flops", "wall_s")
+WINDOW = 0.02  # of a run's rows, in the smoothed line of a picture
 
 TRAIN_SQL = """
 SELECT p.arm, p.seed, t.step, t.tokens, t.flops, t.wall_s, t.loss
@@ -85,7 +86,7 @@ def thin(curve: pl.DataFrame, bins: int = 300) -> pl.DataFrame:
     return curve.filter(keep.fill_null(False)).drop("bin")
 
 
-def smooth(curve: pl.DataFrame, fraction: float = 0.02) -> pl.DataFrame:
+def smooth(curve: pl.DataFrame, fraction: float = WINDOW) -> pl.DataFrame:
     """Adds `smoothed`, a centred running mean over `fraction` of an arm's rows. For the eye, never for a number."""
     parts = []
     for part in curve.partition_by("arm", maintain_order=True):

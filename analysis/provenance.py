@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from analysis.frames import flatten, query, runs_frame
+from analysis.frames import query, runs_frame
 from analysis.select import Plan
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ def _described(row: dict[str, Any]) -> str:
     return f"{row['data_name']}, {row['tokenizer']} tokenizer, fingerprint {row['data_fingerprint']}"
 
 
-def environment_values(attempts: pl.DataFrame, key: str) -> set[str]:
-    """The different values of one (dotted) environment key over all attempts that recorded it."""
-    flat = [flatten(env) for _, env in _environments(attempts)]
-    return {str(env[key]) for env in flat if key in env}
+def listed(found: dict[str, int], separator: str = "; ") -> str:
+    """`{value: runs}` in words."""
+    words = (f"{value} ({n} {'run' if n == 1 else 'runs'})" for value, n in found.items())
+    return separator.join(words) or "not recorded"

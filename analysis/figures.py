@@ -1,0 +1,181 @@
+"""The pictures of a report, each from aggregates to one matplotlib Figure. Nothing here computes a number."""
+
+import polars as pl
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from analysis import stats
+from analysis.draw import (
+    CUT,
+    FAINT,
+    HEIGHT,
+    INK,
+    Look,
+    canvas,
+    flops_unit,
+    label_ends,
+    loss_limits,
+    padded,
+    shown,
+    unit_of,
+)
+from analysis.frames import arms_of, final_losses
+
+COMPONENT_COLORS = {
+    "q": "#08306b",
+    "k": "#08519c",
+    "v": "#2f7ebc",
+    "scores": "#66abd4",
+    "values": "#a0cbe2",
+    "output": "#cfe1f2",
+    "ffn_gate": "#b35806",
+    "ffn_up": "#e08214",
+    "ffn_down": "#fdb863",
+    "head": "#9a9a9a",
+}
+
+
+def loss_figure(curve: pl.DataFrame, axis: str, title: str, looks: dict[str, Look]) -> Figure:
+    """A curve frame over one of `curves.AXES`: line = mean, band = lowest to highest seed, × = a value not finite.
+
+    Where a frame has `smoothed`, that is the line, and the band stays raw. Dotted: fewer seeds than at the start.
+    """
+    with canvas() as (figure, axes):
+        line = "smoothed" if "smoothed" in curve.columns else "mean"
+        if limits := loss_limits(curve, line):
+            axes.set_ylim(limits)
+        _draw_arms(axes, curve, axis, line, looks)
+        axes.set(title=title, ylabel="loss (nats per token)")
+        return figure
+
+
+def difference_figure(curve: pl.DataFrame, axis: str, baseline: str, looks: dict[str, Look]) -> Figure:
+    """A curve frame of arm minus baseline over training; below zero is better."""
+    with canvas() as (figure, axes):
+        late = curve.filter(pl.col("step") >= CUT * pl.col("step").max(), pl.col("n") > 0)
+        axes.set_ylim(padded(min([0.0, *late["low"]]), max([0.0, *late["high"]])))
+        axes.axhline(0, color=INK, lw=1)
+        _draw_arms(axes, curve, axis, "mean", looks)
+        axes.set(title=f"Validation loss minus {shown(baseline)}, same seed", ylabel="difference (nats per token)")
+        return figure
+
+
+def _draw_arms(axes: Axes, curve: pl.DataFrame, axis: str, line: str, looks: dict[str, Look]) -> None:
+    largest = max(curve[axis].to_list(), default=1.0)
+    divisor, title = unit_of(axis, largest)
+    band = 0.13 if line == "mean" else 0.05  # raw training bands are wide and lie upon each other
+    ends = []
+    for arm, look in looks.items():
+        part = curve.filter(pl.col("arm") == arm).with_columns(pl.col(axis) / divisor)
+        if part.is_empty():
+            continue
+        known = part.filter(pl.col(line).is_not_null())
+        full = pl.when(pl.col("n") == part["n"].max()).then(pl.col(line))
+        axes.fill_between(part[axis], part["low"], part["high"], color=look.color, alpha=band, lw=0)
+        axes.plot(known[axis], known[line], color=look.color, lw=1.0, ls=":")
+        axes.plot(part[axis], part.select(full).to_series(), color=look.color, lw=1.6, ls=look.dashes)
+        bad = part.filter(pl.col("n_bad") > 0)
+        axes.plot(
+            bad[axis], [0.985] * len(bad), "x", color=look.color, ms=7, mew=2, transform=axes.get_xaxis_transform()
+        )
+        ends += [(arm, known[axis][-1], known[line][-1], look)] if len(known) else []
+    axes.set_xlim(0.7 * CUT * largest / divisor, largest / divisor)
+    axes.set_xlabel(title)
+    label_ends(axes, ends)
+
+
+def final_figure(runs: pl.DataFrame, looks: dict[str, Look]) -> Figure:
+    """Final validation loss per arm, best on top: dots are seeds, the bar is mean and 95 % interval.
+
+    A grey thread joins a seed through the arms: threads that run in parallel are what pairing by seed removes.
+    """
+    losses = {arm: final_losses(runs, arm) for arm in arms_of(runs)}
+    means = {arm: stats.mean_interval(list(values.values())) for arm, values in losses.items()}
+    order = sorted(losses, key=lambda arm: (not losses[arm], means[arm].estimate if losses[arm] else 0.0))
+    with canvas(_height(len(order))) as (figure, axes):
+        for seed in runs["seed"].unique().sort():
+            rows = [(losses[arm][seed], row + 0.16) for row, arm in enumerate(order) if seed in losses[arm]]
+            axes.plot(*zip(*rows, strict=True), color=FAINT, lw=0.7, zorder=1) if rows else None
+        for row, arm in enumerate(order):
+            _interval(axes, row - 0.12, means[arm], looks[arm])
+            values = list(losses[arm].values())
+            axes.plot(
+                values, [row + 0.16] * len(values), "o", color=looks[arm].color, ms=4, mec="white", mew=0.5, zorder=3
+            )
+        _arm_rows(axes, order, {arm: "no finished run" for arm in order if not losses[arm]})
+        axes.set(title="Final validation loss", xlabel="nats per token; bar: mean and 95 % interval, dots: seeds")
+        return figure
+
+
+def forest_figure(runs: pl.DataFrame, baseline: str, smallest_effect: float | None, looks: dict[str, Look]) -> Figure:
+    """Difference to the baseline per arm with its 95 % interval; grey: what the plan calls too small to matter."""
+    base = final_losses(runs, baseline)
+    gaps = {arm: stats.difference(final_losses(runs, arm), base) for arm in arms_of(runs) if arm != baseline}
+    order = sorted(gaps, key=lambda arm: (gaps[arm].n == 0, gaps[arm].estimate if gaps[arm].n else 0.0))
+    with canvas(_height(len(order))) as (figure, axes):
+        if smallest_effect:
+            axes.axvspan(-smallest_effect, smallest_effect, color="#ededed", lw=0)
+        axes.axvline(0, color=INK, lw=1)
+        for row, arm in enumerate(order):
+            _interval(axes, row, gaps[arm], looks[arm])
+        _arm_rows(axes, order, {arm: "nothing to compare" for arm in order if not gaps[arm].n})
+        axes.set(title=f"Difference to {shown(baseline)}", xlabel="nats per token, 95 % interval; left is better")
+        return figure
+
+
+def _height(rows: int) -> float:
+    return max(2.0, min(HEIGHT, 1.1 + 0.42 * rows), 1.1 + 0.3 * rows)
+
+
+def _interval(axes: Axes, row: float, interval: stats.Interval, look: Look) -> None:
+    if interval.n:
+        axes.plot([interval.low, interval.high], [row, row], color=look.color, lw=2.2, solid_capstyle="butt", zorder=2)
+        axes.plot([interval.estimate], [row], "D", color=look.color, ms=6, mec="white", mew=0.8, zorder=4)
+
+
+def _arm_rows(axes: Axes, order: list[str], remarks: dict[str, str]) -> None:
+    axes.set_yticks(range(len(order)), [shown(arm) for arm in order])
+    axes.set_ylim(len(order) - 0.4, -0.6)
+    axes.grid(axis="y", visible=False)
+    axes.tick_params(axis="y", length=0)
+    axes.spines["left"].set_visible(False)
+    for row, arm in enumerate(order):
+        axes.text(
+            0.5,
+            row,
+            remarks.get(arm, ""),
+            transform=axes.get_yaxis_transform(),
+            va="center",
+            ha="center",
+            color="#777777",
+        )
+
+
+def flops_figure(shares: pl.DataFrame) -> Figure:
+    """Forward FLOPs per token by component: bar length is the amount, the percentage is the share of the arm."""
+    arms = shares["arm"].unique(maintain_order=True).to_list()
+    components = shares["component"].unique(maintain_order=True).to_list()
+    components.sort(key=lambda name: list(COMPONENT_COLORS).index(name) if name in COMPONENT_COLORS else 99)
+    totals = shares.group_by("arm").agg(pl.col("flops_per_token").sum())["flops_per_token"]
+    divisor, unit = flops_unit(max(totals.to_list()))
+    with canvas(_height(len(arms)) + 0.5) as (figure, axes):
+        left = dict.fromkeys(arms, 0.0)
+        for component in components:
+            _component(axes, shares.filter(pl.col("component") == component), arms, left, divisor)
+        _arm_rows(axes, arms, {})
+        axes.set(title="Forward FLOPs per token", xlabel=f"{unit} per token; percent: share of the arm's forward pass")
+        figure.legend(ncols=5, loc="outside lower center", frameon=False, fontsize=8, handlelength=1, handleheight=1)
+        return figure
+
+
+def _component(axes: Axes, rows: pl.DataFrame, arms: list[str], left: dict[str, float], divisor: float) -> None:
+    name = rows["component"][0]
+    color = COMPONENT_COLORS.get(name, "#7fbf7b")
+    for n, (arm, flops, share) in enumerate(rows.select("arm", "flops_per_token", "share").iter_rows()):
+        width, row = flops / divisor, arms.index(arm)
+        label = shown(name) if n == 0 else None
+        axes.barh(row, width, left=left[arm], height=0.7, color=color, ec="white", lw=0.6, label=label)
+        if share >= 0.055:
+            ink = "white" if color in ("#08306b", "#08519c", "#2f7ebc", "#b35806") else INK
+            axes.text(left[arm] + width / 2, row, f"{share:.0%}", ha="center", va="center", fontsize=7, color=ink)
+        left[arm] += width

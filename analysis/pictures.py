@@ -1,0 +1,107 @@
+"""Which pictures a report shows, with the words that go under them."""
+
+import base64
+import io
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import matplotlib as mpl
+import polars as pl
+from matplotlib.figure import Figure
+
+from analysis import curves
+from analysis.draw import STYLE, Look
+from analysis.figures import difference_figure, final_figure, flops_figure, forest_figure, loss_figure
+from analysis.flops import flops_shares
+from analysis.frames import runs_frame
+from analysis.select import Plan
+
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection
+
+DPI = 150
+BAND = "Line: mean over seeds; band: lowest to highest seed; dotted: fewer seeds than before; ×: a loss not finite."
+CUT_NOTE = "The early fall is cut off."
+
+
+@dataclass(frozen=True)
+class Picture:
+    """`name` is the stem of its files; `axis` is one of `curves.AXES` for a curve, else None."""
+
+    name: str
+    title: str
+    caption: str
+    figure: Figure
+    axis: str | None = None
+
+    @cached_property
+    def png(self) -> bytes:
+        """The picture as PNG, 840 pixels wide."""
+        return self._rendered("png")
+
+    @property
+    def base64(self) -> str:
+        """The PNG for a data URI."""
+        return base64.b64encode(self.png).decode("ascii")
+
+    def save(self, folder: Path) -> list[Path]:
+        """Write `name`.png and `name`.svg."""
+        folder.mkdir(parents=True, exist_ok=True)
+        png, svg = folder / f"{self.name}.png", folder / f"{self.name}.svg"
+        png.write_bytes(self.png)
+        svg.write_bytes(self._rendered("svg"))
+        return [png, svg]
+
+    def _rendered(self, kind: str) -> bytes:
+        buffer = io.BytesIO()
+        with mpl.rc_context(STYLE):
+            # Without the date, the same record gives the same bytes.
+            self.figure.savefig(buffer, format=kind, dpi=DPI, metadata={"Date": None} if kind == "svg" else None)
+        return buffer.getvalue()
+
+
+def pictures_for(con: "DuckDBPyConnection", plan: Plan, looks: dict[str, Look]) -> list[Picture]:
+    """Every picture that the record has something for: results first, then curves over each axis."""
+    runs, shares = runs_frame(con, plan), flops_shares(con, plan)
+    pictures = []
+    if (runs["outcome"] == "done").any():
+        caption = "Grey threads join the runs of one seed: what moves in parallel is the seed, not the arm."
+        pictures.append(Picture("final", "Final validation loss", caption, final_figure(runs, looks)))
+        if plan.baseline in looks and len(looks) > 1:
+            pictures.append(_forest(runs, plan, looks))
+    if len(shares):
+        caption = "Exact causal count of one forward pass. Bars of one length are arms matched in compute."
+        pictures.append(Picture("flops", "Forward FLOPs per token by component", caption, flops_figure(shares)))
+    return pictures + _curves(con, plan, looks)
+
+
+def _forest(runs: pl.DataFrame, plan: Plan, looks: dict[str, Look]) -> Picture:
+    assert plan.baseline is not None
+    caption = "An interval that crosses 0 shows no difference at this number of seeds."
+    if plan.smallest_effect:
+        caption += f" Grey: less than {plan.smallest_effect:g} nats, which the plan calls too small to matter."
+    figure = forest_figure(runs, plan.baseline, plan.smallest_effect, looks)
+    return Picture("difference", f"Difference to {plan.baseline}", caption, figure)
+
+
+def _curves(con: "DuckDBPyConnection", plan: Plan, looks: dict[str, Look]) -> list[Picture]:
+    val_points = curves.val_points(con, plan)
+    val = curves.thin(curves.over_seeds(val_points))
+    train = curves.thin(curves.smooth(curves.over_seeds(curves.train_points(con, plan))))
+    gap = curves.over_seeds(curves.minus_baseline(val_points, plan.baseline)) if plan.baseline else pl.DataFrame()
+    smoothing = f"Line: running mean over {curves.WINDOW:.0%} of the run, smoothed for the eye; band: raw, all seeds."
+    pictures = []
+    for axis in curves.AXES:
+        if len(val):
+            figure = loss_figure(val, axis, "Validation loss", looks)
+            pictures.append(Picture(f"val_loss_{axis}", "Validation loss", f"{BAND} {CUT_NOTE}", figure, axis))
+        if len(gap) and plan.baseline:
+            title = f"Validation loss minus {plan.baseline}"
+            figure = difference_figure(gap, axis, plan.baseline, looks)
+            pictures.append(Picture(f"val_difference_{axis}", title, f"Paired by seed. {BAND}", figure, axis))
+        if len(train):
+            figure = loss_figure(train, axis, "Training loss, smoothed", looks)
+            pictures.append(Picture(f"train_loss_{axis}", "Training loss", f"{smoothing} {CUT_NOTE}", figure, axis))
+    return pictures
