@@ -8,11 +8,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from results import ingest
     from results.home import Home
     from results.query import open
 
-__all__ = ["Home", "ingest", "open"]
+__all__ = ["Home", "open"]
 
 
 def __getattr__(name: str) -> Any:
