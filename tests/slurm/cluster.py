@@ -244,11 +244,15 @@ def start(kill_wait: int = 30, timeout: float = 60) -> Path:
 
 
 def end_jobs(timeout: float = 10) -> None:
-    """Kill the jobs, waiting ones first: otherwise they start as soon as there is room."""
-    ask("scancel", "--state=PENDING", "--user=root")
-    for job in ask("squeue", "--noheader", "--format=%A").split():
-        ask("scancel", "--signal=KILL", "--full", job)
-        ask("scancel", job)
+    """Cancel the jobs and kill their processes at once: one that ignores TERM would live for KillWait seconds."""
+    # Waiting ones first, otherwise they start as soon as there is room.
+    ask("scancel", "--state=PENDING", "--partition=main")
+    ask("scancel", "--state=PENDING", "--partition=urgent")
+    pids = [line.split()[0] for line in ask("scontrol", "listpids").splitlines()[1:]]
+    ask("scancel", *ask("squeue", "--noheader", "--format=%A").split())
+    for pid in pids:
+        with contextlib.suppress(ValueError, ProcessLookupError):
+            os.kill(int(pid), signal.SIGKILL)
     deadline = time.monotonic() + timeout
     while ask("squeue", "--noheader") and time.monotonic() < deadline:
         time.sleep(0.2)
