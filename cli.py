@@ -1,0 +1,276 @@
+"""The `lab` command. Each command is a few lines that call one function; heavy imports live inside commands."""
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from results.home import Home
+
+app = typer.Typer(
+    help="Ablation and scaling experiments for decoder-only language models.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else on stdout.")]
+HomeOption = Annotated[
+    Path | None, typer.Option("--home", help="Where results live [default: $LAB_HOME or ./lab-home].")
+]
+Sets = Annotated[list[str] | None, typer.Option("--set", help="Override, such as train.lr=3e-3; may be repeated.")]
+ScaleOption = Annotated[str | None, typer.Option(help="One of the sweep's scales [default: the sweep's own].")]
+
+
+@app.command()
+def sweep(
+    name: Annotated[str, typer.Argument(help="An experiment's name, or the path of a sweep file.")],
+    scale: ScaleOption = None,
+    set_: Sets = None,
+    seeds: Annotated[int | None, typer.Option(min=1, help="Seeds per arm [default: the sweep's own].")] = None,
+    cluster: Annotated[str, typer.Option(help="local or slurm.")] = "local",
+    jobs: Annotated[int | None, typer.Option("-j", "--jobs", min=1, help="Runs at once at most.")] = None,
+    slurm: Annotated[list[str] | None, typer.Option(help="SLURM option, such as partition=gpu or time=120.")] = None,
+    retry_failed: Annotated[bool, typer.Option(help="Start the failed runs again.")] = False,
+    dry_run: Annotated[bool, typer.Option(help="Only show the plan.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before starting.")] = False,
+    wait: Annotated[bool, typer.Option(help="Wait for the end and write the report.")] = True,
+    as_json: JsonFlag = False,
+    home: HomeOption = None,
+) -> None:
+    """Plan an experiment, show what it costs, run what is missing, and report."""
+    from sweeps import commands
+
+    place, console = _home(home), _errors()
+    asked = commands.SweepRequest(name, scale, set_ or (), seeds, cluster, jobs, slurm or (), retry_failed)
+    plan, options = commands.plan_sweep(asked, place)
+    if as_json and dry_run:
+        _print_json(commands.plan_json(plan, options, place))
+    else:
+        commands.show_plan(plan, options, place, console if as_json else _stdout())
+    if dry_run or not (yes or as_json or commands.confirmed(len(plan.runs))):
+        return
+    with commands.started(plan, options, place, console) as running:
+        counts = running.wait() if wait else running.leave()
+    if wait:
+        _report(f"{plan.sweep}/{plan.plan_id}", place, quiet=as_json)
+    if as_json:
+        _print_json(commands.plan_json(plan, options, place) | {"counts": counts})
+    raise typer.Exit(0 if not wait or commands.all_well(counts) else 1)
+
+
+@app.command()
+def status(name: str, as_json: JsonFlag = False, home: HomeOption = None) -> None:
+    """The state of every run of a sweep (NAME, NAME@SCALE or NAME/PLAN)."""
+    from sweeps import commands
+
+    answer = commands.status(name, _home(home))
+    _print_json(answer) if as_json else _stdout().print(commands.status_table(answer))
+
+
+@app.command()
+def runs(as_json: JsonFlag = False, home: HomeOption = None) -> None:
+    """Every run of this home."""
+    from results import views
+
+    _rows(views.runs(_ingested(home)), as_json)
+
+
+@app.command()
+def show(run: str, as_json: JsonFlag = False, home: HomeOption = None) -> None:
+    """One run: what it is, its attempts and how it ended (RUN may be the beginning of an id)."""
+    from results import views
+
+    _print_json(views.run(_home(home), run), indent=None if as_json else 2)
+
+
+@app.command()
+def logs(
+    run: str,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the run ends.")] = False,
+    home: HomeOption = None,
+) -> None:
+    """What the newest attempt of a run printed."""
+    from results import views
+
+    for text in views.log(_home(home), run, follow):
+        print(text, end="", flush=True)
+
+
+@app.command()
+def cancel(name: str, as_json: JsonFlag = False, home: HomeOption = None) -> None:
+    """Stop a sweep or one run; each saves first, and `lab sweep` goes on from there."""
+    from sweeps import commands
+
+    asked = commands.cancel(name, _home(home))
+    _print_json({"cancelled": asked}) if as_json else print(f"asked {len(asked)} runs to save and stop")
+
+
+@app.command()
+def ingest(
+    rebuild: Annotated[bool, typer.Option(help="Read every file again into a new database.")] = False,
+    strict: Annotated[bool, typer.Option(help="Fail when a file could not be read.")] = False,
+    as_json: JsonFlag = False,
+    home: HomeOption = None,
+) -> None:
+    """Bring lab.duckdb up to date with the run folders."""
+    from dataclasses import asdict
+
+    from results.ingest import ingest as ingest_files
+
+    done = ingest_files(_home(home), rebuild=rebuild)
+    if as_json:
+        _print_json(asdict(done))
+    else:
+        print(f"{done.rows_new} new rows, {done.runs} runs, {done.seconds:.2f} s: {_home(home).database}")
+    _name_bad_files(done.bad_files)
+    raise typer.Exit(1 if strict and done.bad_files else 0)
+
+
+@app.command()
+def sql(query: str, as_json: JsonFlag = False, home: HomeOption = None) -> None:
+    """Query the results database (tables: plans, plan_runs, runs, attempts, train, evals)."""
+    from results.query import rows
+
+    _rows(rows(_ingested(home), query), as_json)
+
+
+@app.command()
+def report(
+    name: str,
+    out: Annotated[Path | None, typer.Option(help="Folder to write [default: reports/NAME in the home].")] = None,
+    as_json: JsonFlag = False,
+    home: HomeOption = None,
+) -> None:
+    """Write the HTML page and the pictures of a sweep."""
+    _ingested(home)
+    files = _report(name, _home(home), quiet=True, out=out)
+    if as_json:
+        _print_json({"html": str(files.html), "images": [str(path) for path in files.images]})
+    else:
+        print(files.html)
+
+
+@app.command()
+def flops(
+    model: Annotated[str | None, typer.Argument(help="A known model, an experiment, or nothing with --set.")] = None,
+    context: Annotated[int | None, typer.Option(min=1, help="Tokens per sequence [default: the model's].")] = None,
+    scale: ScaleOption = None,
+    set_: Sets = None,
+    as_json: JsonFlag = False,
+    home: HomeOption = None,
+) -> None:
+    """Parameters, FLOPs by component and convention, and KV bytes of a model."""
+    from sweeps import commands
+
+    found = commands.flops(model, context, scale, set_ or (), _home(home))
+    if not as_json:
+        _stdout().print(commands.flops_table(found))
+    elif len(found) == 1:
+        _print_json(next(iter(found.values())))
+    else:
+        _print_json({"models": found})
+
+
+def _home(path: Path | None) -> "Home":
+    from results.home import Home
+
+    return Home(path)
+
+
+def _ingested(path: Path | None) -> "Home":
+    """The home with its database brought up to date."""
+    from results.ingest import ingest as ingest_files
+
+    home = _home(path)
+    _name_bad_files(ingest_files(home).bad_files)
+    return home
+
+
+def _report(name: str, home: "Home", quiet: bool, out: Path | None = None) -> Any:
+    """Ingest, print the table of arms, write the report."""
+    import results
+    from analysis.report import write_report
+    from analysis.select import resolve_plan
+    from analysis.table import summary, terminal_table
+    from results.ingest import ingest as ingest_files
+
+    ingest_files(home)
+    with results.open(home) as con:
+        plan = resolve_plan(con, name)
+        if not quiet:
+            _stdout().print(terminal_table(summary(con, plan)))
+        files = write_report(con, plan, out or home.reports / plan.sweep)
+    if not quiet:
+        print(f"report: {files.html}")
+    return files
+
+
+def _name_bad_files(bad: Any) -> None:
+    for path, reason in bad:
+        print(f"could not read {path}: {reason}", file=sys.stderr)
+
+
+def _print_json(value: Any, indent: int | None = None) -> None:
+    print(json.dumps(value, indent=indent, default=str, allow_nan=False))
+
+
+def _rows(rows: list[dict[str, Any]], as_json: bool) -> None:
+    """A list of records, as a JSON list or as a table."""
+    if as_json:
+        _print_json(rows)
+        return
+    from rich.table import Table
+
+    table = Table(*(rows[0] if rows else ["(no rows)"]))
+    for row in rows:
+        table.add_row(*("" if value is None else str(value) for value in row.values()))
+    _stdout().print(table)
+
+
+def _stdout() -> "Console":
+    from rich.console import Console
+
+    # Piped, a table must not be folded to 80 columns.
+    return Console(width=None if sys.stdout.isatty() else 200, markup=False, highlight=False)
+
+
+def _errors() -> "Console":
+    from rich.console import Console
+
+    return Console(stderr=True, markup=False, highlight=False)
+
+
+def _is_expected(error: Exception) -> bool:
+    """Errors of use or of the surroundings, told in one line; anything else is a fault of ours and keeps its trace."""
+    if isinstance(error, OSError):
+        return True
+    names = {kind.__module__.partition(".")[0] for kind in type(error).__mro__}
+    return type(error).__module__.partition(".")[0] in ("lmcore", "results", "sweeps", "analysis") or "duckdb" in names
+
+
+def main() -> None:
+    """Entry point. Exit codes: 0 all well, 1 something failed, 2 wrong usage, 130 interrupted."""
+    try:
+        app()
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        sys.exit(130)
+    except BrokenPipeError:
+        sys.stderr.close()  # the reader has left; there is nobody to tell
+        sys.exit(1)
+    except Exception as error:
+        if not _is_expected(error):
+            raise
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,40 @@
+"""Does the 810,624-parameter character model reach its published validation loss?"""
+
+from lmcore.config import RunConfig, replace
+from sweeps.spec import Sweep
+
+# torch's AdamW defaults, decay on everything, constant LR, no clipping: the published recipe.
+BASE = replace(
+    RunConfig(),
+    {
+        "model.d_ff": 344,
+        "data.max_chars": 1_000_000,
+        "train.steps": 1501,
+        "train.batch": 32,
+        "train.lr": 3e-3,
+        "train.schedule": "constant",
+        "train.beta2": 0.999,
+        "train.weight_decay": 0.01,
+        "train.decay_all": True,
+        "train.clip": None,
+        "train.threads": 2,
+        "train.eval_every": 250,
+        "train.eval_sequences": 800,
+        "train.checkpoint_every": 250,
+    },
+)
+
+
+def sweep() -> Sweep:
+    """One arm, one seed. Give the text with `--set data.path=...`; without it the default text is used."""
+    return Sweep(
+        question="Does the 810,624-parameter character model reach its published validation loss, 1.007?",
+        base=BASE,
+        arms={"stories-810k": {}},
+        seeds=1,
+        default_scale="full",
+        scales={
+            "full": {},
+            "smoke": {"train.steps": 20, "train.eval_every": 10, "train.eval_sequences": 64, "train.threads": 1},
+        },
+    )

@@ -1,0 +1,79 @@
+"""A run's whole state as named bytes, and back. Safetensors and JSON only: loading executes nothing.
+
+Where the bytes are kept is the record's business. There is no random state: batches are functions of the step.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+
+import safetensors.torch
+import torch
+from torch import Tensor, nn
+
+Blobs = Mapping[str, bytes]
+
+
+class CheckpointError(ValueError):
+    """A checkpoint that does not belong to this model."""
+
+
+@dataclass
+class Progress:
+    """How far a run is. Step s means after s updates; wall_s counts training steps only."""
+
+    step: int = 0
+    wall_s: float = 0.0
+
+
+def pack(model: nn.Module, optimizer: torch.optim.Optimizer, progress: Progress) -> dict[str, bytes]:
+    """Weights, optimiser moments and progress as bytes; `unpack` restores them bit for bit."""
+    return {
+        "model.safetensors": pack_weights(model),
+        "optimizer.safetensors": safetensors.torch.save(_moments(model, optimizer)),
+        "progress.json": json.dumps(asdict(progress)).encode(),
+    }
+
+
+def unpack(blobs: Blobs, model: nn.Module, optimizer: torch.optim.Optimizer) -> Progress:
+    """Load `blobs` into model and optimiser in place. Raises CheckpointError when they do not fit."""
+    load_weights(model, blobs["model.safetensors"])
+    moments = safetensors.torch.load(blobs["optimizer.safetensors"])
+    for name, parameter in model.named_parameters():
+        state = {key.rpartition("/")[2]: value for key, value in moments.items() if key.rpartition("/")[0] == name}
+        if state:
+            # `step` stays on the CPU in torch's own state unless the optimiser is capturable.
+            optimizer.state[parameter] = {k: v if k == "step" else v.to(parameter.device) for k, v in state.items()}
+    return Progress(**json.loads(blobs["progress.json"]))
+
+
+def pack_weights(model: nn.Module) -> bytes:
+    """All parameters by name, as safetensors."""
+    return safetensors.torch.save({name: p.detach().cpu().contiguous() for name, p in model.named_parameters()})
+
+
+def load_weights(model: nn.Module, blob: bytes) -> None:
+    """Copy weights in place. Raises CheckpointError naming what is missing, superfluous or of another shape."""
+    stored, own = safetensors.torch.load(blob), dict(model.named_parameters())
+    if stored.keys() != own.keys():
+        raise CheckpointError(f"checkpoint and model differ in {sorted(stored.keys() ^ own.keys())[:5]}")
+    with torch.no_grad():
+        for name, parameter in own.items():
+            if stored[name].shape != parameter.shape:
+                raise CheckpointError(f"{name} is {tuple(stored[name].shape)}, the model's {tuple(parameter.shape)}")
+            parameter.copy_(stored[name])
+
+
+def weights_sha256(model: nn.Module) -> str:
+    """Equal for two models exactly when all their weights are bitwise equal."""
+    return hashlib.sha256(pack_weights(model)).hexdigest()
+
+
+def _moments(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    return {
+        f"{name}/{key}": value.detach().cpu().contiguous()
+        for name, parameter in model.named_parameters()
+        for key, value in optimizer.state[parameter].items()
+        if isinstance(value, Tensor)
+    }

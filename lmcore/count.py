@@ -1,0 +1,146 @@
+"""Exact parameters and FLOPs of a model, from its config alone; no torch.
+
+A multiply-add is 2 FLOPs. Only matrix multiplications are counted; norms, activations, softmax and lookups are
+left out, as in every published convention but Chinchilla's softmax term. The backward pass of a matrix
+multiplication costs twice its forward pass (one product for the input's gradient, one for the weight's),
+so training is 3 x forward. A tied matrix is one group of parameters but still one multiplication.
+"""
+
+from dataclasses import dataclass
+
+from lmcore.config import ModelConfig, RunConfig
+
+TRAIN_OVER_FORWARD = 3
+
+
+def params_by_group(m: ModelConfig) -> dict[str, int]:
+    """Parameters of each part of the model; the values sum to the model's total."""
+    d_q, d_kv = m.n_head * m.d_head, m.n_kv_head * m.d_head
+    qkv_bias = d_q + 2 * d_kv if m.bias in ("all", "qkv") else 0
+    out_bias, ffn_bias = 0, 0
+    if m.bias == "all":
+        out_bias = m.d_model
+        ffn_bias = (2 if m.gated else 1) * m.d_ff + m.d_model
+    return {
+        "embedding": m.vocab * m.d_model,
+        "positions": m.context * m.d_model if m.position == "learned" else 0,
+        "attention": m.n_layer * (m.d_model * (d_q + 2 * d_kv) + qkv_bias + d_q * m.d_model + out_bias),
+        "ffn": m.n_layer * ((3 if m.gated else 2) * m.d_model * m.d_ff + ffn_bias),
+        "norms": _n_norms(m) * m.d_model * (int(m.norm_affine) + int(m.norm_bias)),
+        "head": 0 if m.tied else m.vocab * m.d_model,
+    }
+
+
+def _n_norms(m: ModelConfig) -> int:
+    per_layer = 4 if m.norm_position == "sandwich" else 2
+    final = 0 if m.norm_position == "post" else 1  # post-norm already ends on a norm
+    return per_layer * m.n_layer + final
+
+
+def params(m: ModelConfig) -> int:
+    """All parameters; a tied matrix counts once."""
+    return sum(params_by_group(m).values())
+
+
+def params_non_embedding(m: ModelConfig) -> int:
+    """Without input embedding, learned positions and untied head (Kaplan et al. 2020, section 2.1)."""
+    groups = params_by_group(m)
+    return sum(n for group, n in groups.items() if group not in ("embedding", "positions", "head"))
+
+
+def attended_pairs(tokens: int, causal: bool = True) -> int:
+    """(query, key) pairs of one sequence that attention has to compute."""
+    return tokens * (tokens + 1) // 2 if causal else tokens * tokens
+
+
+def forward_flops_by_component(m: ModelConfig, tokens: int, causal: bool = True) -> dict[str, int]:
+    """FLOPs of one forward pass over ONE sequence of `tokens` tokens, by component."""
+    d_q, d_kv = m.n_head * m.d_head, m.n_kv_head * m.d_head
+    pairs = attended_pairs(tokens, causal)
+    per_token = {
+        "q": m.d_model * d_q,
+        "k": m.d_model * d_kv,
+        "v": m.d_model * d_kv,
+        "output": d_q * m.d_model,
+        "ffn_gate": m.d_model * m.d_ff if m.gated else 0,
+        "ffn_up": m.d_model * m.d_ff,
+        "ffn_down": m.d_ff * m.d_model,
+    }
+    flops = {name: 2 * m.n_layer * tokens * weights for name, weights in per_token.items()}
+    flops["scores"] = flops["values"] = 2 * m.n_layer * d_q * pairs
+    flops["head"] = 2 * tokens * m.d_model * m.vocab
+    return {name: n for name, n in flops.items() if n}
+
+
+def forward_flops(m: ModelConfig, tokens: int, causal: bool = True) -> int:
+    """FLOPs of one forward pass over one sequence of `tokens` tokens."""
+    return sum(forward_flops_by_component(m, tokens, causal).values())
+
+
+def train_flops_per_token(m: ModelConfig, tokens: int | None = None) -> float:
+    """FLOPs of forward and backward per token, exact causal count, averaged over a sequence."""
+    tokens = tokens or m.context
+    return TRAIN_OVER_FORWARD * forward_flops(m, tokens) / tokens
+
+
+def forward_flops_per_token_by_convention(m: ModelConfig, tokens: int) -> dict[str, float]:
+    """What the literature's formulas say for the same model, per token of a full sequence.
+
+    `2N`, `2N_non_embedding`: twice the parameters. `kaplan`: 2N + 2 n_layer T d_attn (Kaplan et al. 2020, table 1).
+    `palm`: 2N + 4 n_layer d_attn T, N without the untied input embedding and positions (Chowdhery et al. 2022,
+    appendix B). `causal`, `full`: the exact count of matrix multiplications, with and without the masked half.
+    """
+    groups, d_attn = params_by_group(m), m.n_head * m.d_head
+    total, inner = params(m), params_non_embedding(m)
+    # Tied, the one matrix is the head and does multiply; untied, the input embedding is only a lookup.
+    n_palm = total - groups["positions"] - (0 if m.tied else groups["embedding"])
+    return {
+        "2N": 2 * total,
+        "2N_non_embedding": 2 * inner,
+        "kaplan": 2 * inner + 2 * m.n_layer * tokens * d_attn,
+        "palm": 2 * n_palm + 4 * m.n_layer * d_attn * tokens,
+        "causal": forward_flops(m, tokens) / tokens,
+        "full": forward_flops(m, tokens, causal=False) / tokens,
+    }
+
+
+def kv_bytes_per_token(m: ModelConfig, bytes_per_element: int = 2) -> int:
+    """Bytes of keys and values kept per token when the unrepeated heads are stored."""
+    return 2 * m.n_layer * m.n_kv_head * m.d_head * bytes_per_element
+
+
+def checkpoint_bytes(m: ModelConfig) -> int:
+    """Bytes of one checkpoint: float32 weights and AdamW's two moments."""
+    return 3 * 4 * params(m)
+
+
+@dataclass(frozen=True)
+class Account:
+    """What a run costs, decided before it starts. FLOPs are floats: budgets exceed 64-bit integers."""
+
+    params: int
+    params_non_embedding: int
+    params_by_group: dict[str, int]
+    flops_per_token: float
+    forward_flops_by_component: dict[str, float]
+    train_flops: float
+    tokens: int
+    steps: int
+    kv_bytes_per_token: int
+
+
+def account(run: RunConfig) -> Account:
+    """The account of one run. `flops_per_token` is training FLOPs; components are forward FLOPs per token."""
+    m, per_token = run.model, train_flops_per_token(run.model)
+    components = forward_flops_by_component(m, m.context)
+    return Account(
+        params=params(m),
+        params_non_embedding=params_non_embedding(m),
+        params_by_group=params_by_group(m),
+        flops_per_token=per_token,
+        forward_flops_by_component={name: n / m.context for name, n in components.items()},
+        train_flops=per_token * run.tokens,
+        tokens=run.tokens,
+        steps=run.train.steps,
+        kv_bytes_per_token=kv_bytes_per_token(m),
+    )

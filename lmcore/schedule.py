@@ -1,0 +1,24 @@
+"""The learning rate as a pure function of the step."""
+
+import math
+
+from lmcore.config import TrainConfig
+
+
+def learning_rate(step: int, train: TrainConfig) -> float:
+    """LR of update number `step`, counted from 1.
+
+    Linear warmup from 0, reaching `lr` at step `warmup`; then constant, or a cosine down to `lr * lr_min_ratio`
+    at the last step.
+    """
+    if train.schedule == "constant":
+        return train.lr * min(1.0, step / max(1, train.warmup))
+    return cosine(step, train.warmup, train.steps, train.lr, train.lr * train.lr_min_ratio)
+
+
+def cosine(step: int, warmup: int, end: int, lr_max: float, lr_min: float) -> float:
+    """Warmup to `lr_max` at step `warmup`, half a cosine to `lr_min` at step `end`, `lr_min` after it."""
+    if step < warmup:
+        return lr_max * step / warmup
+    progress = min(1.0, (step - warmup) / max(1, end - warmup))
+    return lr_min + 0.5 * (lr_max - lr_min) * (1 + math.cos(math.pi * progress))

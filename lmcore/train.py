@@ -1,0 +1,195 @@
+"""The training of ONE run. It knows no files, no scheduler and no database: everything goes through a `Sink`."""
+
+import contextlib
+import math
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Literal, Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from lmcore import checkpoint, optim
+from lmcore.checkpoint import Blobs, Progress
+from lmcore.config import RunConfig
+from lmcore.count import train_flops_per_token
+from lmcore.data import TokenData
+from lmcore.model import LM
+from lmcore.schedule import learning_rate
+
+Ending = Literal["done", "diverged", "stopped"]
+
+
+@dataclass(frozen=True)
+class TrainRow:
+    """One logged update. `loss` is that batch's mean cross-entropy in nats, before the update."""
+
+    step: int
+    tokens: int
+    flops: float
+    wall_s: float
+    loss: float
+    lr: float
+    grad_norm: float
+    tokens_per_s: float
+
+
+@dataclass(frozen=True)
+class EvalRow:
+    """One evaluation: mean cross-entropy in nats over `tokens` fixed tokens."""
+
+    step: int
+    split: str
+    tokens: int
+    loss: float
+    perplexity: float
+    bits_per_byte: float
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended; `stop_reason` is the sink's word when it was stopped."""
+
+    ending: Ending
+    step: int
+    stop_reason: str | None
+    summary: Mapping[str, float | int | str]
+
+
+class Sink(Protocol):
+    """Where a run's numbers and state go, and the only voice that can stop it."""
+
+    def train_row(self, row: Mapping[str, float | int]) -> None: ...
+    def eval_row(self, row: Mapping[str, float | int | str]) -> None: ...
+    def save_checkpoint(self, step: int, blobs: Blobs) -> None: ...
+    def stop_reason(self, step: int) -> str | None: ...
+
+
+def train(config: RunConfig, data: TokenData, sink: Sink, resume: Blobs | None = None, device: str = "cpu") -> Outcome:
+    """Train until the last step, a non-finite loss, or the sink's stop request. Resuming is bitwise on CPU."""
+    torch.set_num_threads(config.train.threads)
+    return _Run(config, data, sink, device, resume).loop()
+
+
+class _Run:
+    """The state of the loop: model, optimiser, progress, and the last rows for the summary."""
+
+    def __init__(self, config: RunConfig, data: TokenData, sink: Sink, device: str, resume: Blobs | None) -> None:
+        self.config, self.data, self.sink, self.device = config, data, sink, torch.device(device)
+        self.model = LM(config.model, seed=config.seed, path=config.train.attention).to(self.device)
+        self.optimizer = optim.build(self.model.named_parameters(), config.train)
+        self.progress = checkpoint.unpack(resume, self.model, self.optimizer) if resume else Progress()
+        self.flops_per_token = train_flops_per_token(config.model)
+        self.last_train: TrainRow | None = None
+        self.last_eval: EvalRow | None = None
+
+    def loop(self) -> Outcome:
+        """Updates, with evaluations and checkpoints between them."""
+        steps, every = self.config.train.steps, self.config.train
+        if self.progress.step == 0:
+            self.evaluate()
+        while self.progress.step < steps:
+            if reason := self.sink.stop_reason(self.progress.step):
+                self.save()
+                return self.end("stopped", reason)
+            finite = self.update()
+            if not finite:
+                return self.end("diverged")
+            last = self.progress.step == steps
+            if last or self.progress.step % every.eval_every == 0:
+                self.evaluate()
+            if last or self.progress.step % every.checkpoint_every == 0:
+                self.save()
+        if self.last_eval is None:
+            self.evaluate()  # resumed from the last checkpoint of all: only the ending was missing
+        return self.end("done")
+
+    def update(self) -> bool:
+        """One optimiser update; logs a row. False when the loss or the gradient is not finite."""
+        train, began = self.config.train, time.perf_counter()
+        step = self.progress.step + 1
+        lr = learning_rate(step, train)
+        optim.set_lr(self.optimizer, lr)
+        inputs, targets = self.batch(step)
+        loss = self.loss(inputs, targets)
+        loss.backward()  # type: ignore[no-untyped-call]
+        limit = math.inf if train.clip is None else train.clip
+        grad_norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), limit)
+        finite = bool(torch.isfinite(loss)) and bool(torch.isfinite(grad_norm))
+        if finite:
+            self.optimizer.step()
+        self.optimizer.zero_grad()
+        seconds = time.perf_counter() - began
+        self.progress = Progress(step, self.progress.wall_s + seconds)
+        if not finite or step % train.log_every == 0 or step == train.steps:
+            self.log(float(loss.detach()), lr, float(grad_norm), inputs.numel() / seconds)
+        return finite
+
+    def batch(self, step: int) -> tuple[Tensor, Tensor]:
+        """Inputs and targets (B, T) of one update on the run's device."""
+        inputs, targets = self.data.batch(self.config.seed, step, self.config.train.batch, self.config.model.context)
+        return torch.from_numpy(inputs).to(self.device), torch.from_numpy(targets).to(self.device)
+
+    def loss(self, inputs: Tensor, targets: Tensor) -> Tensor:
+        """Mean cross-entropy in nats, taken in float32."""
+        with self.precision():
+            logits = self.model(inputs)
+        return F.cross_entropy(logits.float().flatten(0, 1), targets.flatten())
+
+    def precision(self) -> contextlib.AbstractContextManager[object]:
+        """bf16 matrix products over float32 weights, or plain float32."""
+        if self.config.train.precision == "float32":
+            return contextlib.nullcontext()
+        return torch.autocast(self.device.type, torch.bfloat16)
+
+    def evaluate(self) -> None:
+        """Loss on the fixed validation sequences, in batches of the training size, summed in float64."""
+        self.model.eval()
+        train, context = self.config.train, self.config.model.context
+        inputs, targets = (torch.from_numpy(a) for a in self.data.validation(train.eval_sequences, context))
+        total = 0.0
+        with torch.no_grad():
+            for x, y in zip(torch.split(inputs, train.batch), torch.split(targets, train.batch), strict=True):
+                total += float(self.loss(x.to(self.device), y.to(self.device))) * y.numel()
+        self.model.train()
+        loss = total / targets.numel()
+        bits_per_byte = loss / math.log(2) / self.data.info.bytes_per_token
+        self.last_eval = EvalRow(self.progress.step, "val", targets.numel(), loss, _exp(loss), bits_per_byte)
+        self.sink.eval_row(asdict(self.last_eval))
+
+    def log(self, loss: float, lr: float, grad_norm: float, tokens_per_s: float) -> None:
+        """One row, counting tokens and FLOPs from the first update of the run."""
+        step = self.progress.step
+        tokens = step * self.config.train.batch * self.config.model.context
+        flops = self.flops_per_token * tokens
+        self.last_train = TrainRow(step, tokens, flops, self.progress.wall_s, loss, lr, grad_norm, tokens_per_s)
+        self.sink.train_row(asdict(self.last_train))
+
+    def save(self) -> None:
+        """Hand the whole state to the sink."""
+        self.sink.save_checkpoint(self.progress.step, checkpoint.pack(self.model, self.optimizer, self.progress))
+
+    def end(self, ending: Ending, stop_reason: str | None = None) -> Outcome:
+        """What is known at the end; the numbers of a finished run go into its DONE record."""
+        step, wall_s = self.progress.step, self.progress.wall_s
+        tokens = step * self.config.train.batch * self.config.model.context
+        summary: dict[str, float | int | str] = {
+            "step": step,
+            "tokens": tokens,
+            "flops": self.flops_per_token * tokens,
+            "wall_s": wall_s,
+            "tokens_per_s": tokens / wall_s if wall_s else 0.0,
+            "weights_sha256": checkpoint.weights_sha256(self.model),
+        }
+        if self.last_train:
+            summary["train_loss"] = self.last_train.loss
+        if self.last_eval:
+            names = {"loss": "val_loss", "perplexity": "val_perplexity", "bits_per_byte": "val_bits_per_byte"}
+            summary |= {names[k]: v for k, v in asdict(self.last_eval).items() if k in names}
+        return Outcome(ending, step, stop_reason, summary)
+
+
+def _exp(loss: float) -> float:
+    return math.exp(loss) if loss < 700 else math.inf

@@ -1,0 +1,90 @@
+"""What people ask about runs: all of them, one of them, what one printed."""
+
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from results.home import Home
+from results.ingest import ingest
+from results.query import rows
+from results.state import State, run_state
+
+LOOK_EVERY_S = 0.5
+
+
+class UnknownRun(LookupError):
+    """No run, or more than one, has an id that begins so."""
+
+
+def resolve(home: Home, prefix: str) -> str:
+    """The run id that begins with `prefix`. Raises UnknownRun."""
+    found = [run_id for run_id in home.run_ids() if run_id.startswith(prefix)]
+    if len(found) != 1:
+        said = f"{len(found)} runs begin so: {', '.join(found[:5])}" if found else f"no such run in {home.path}"
+        raise UnknownRun(f"run {prefix!r}: {said}")
+    return found[0]
+
+
+def runs(home: Home) -> list[dict[str, Any]]:
+    """One row per run of the home, with the sweeps and arms it stands for."""
+    return rows(
+        home,
+        """
+        SELECT r.run_id, string_agg(DISTINCT p.sweep || ' ' || p.arm, ', ') AS arms, r.seed, r.state, r.step, r.steps,
+               r.params, r.val_loss, r.tokens_per_s, r.finished_at
+        FROM runs r LEFT JOIN plan_runs p USING (run_id)
+        GROUP BY ALL ORDER BY arms, r.seed, r.run_id
+        """,
+    )
+
+
+def last_losses(home: Home, run_ids: Iterable[str]) -> dict[str, dict[str, float | None]]:
+    """Last validation loss and speed of each run that has any, after bringing the database up to date."""
+    ingest(home)
+    found = rows(home, "SELECT run_id, val_loss, tokens_per_s FROM runs WHERE run_id IN ?", [list(run_ids)])
+    return {row.pop("run_id"): row for row in found}
+
+
+def run(home: Home, prefix: str) -> dict[str, Any]:
+    """Everything the record says of one run except its curves."""
+    folder = home.run(resolve(home, prefix))
+    state = run_state(folder)
+    return {
+        "run_id": folder.run_id,
+        "state": state.state.value,
+        "kind": state.kind,
+        "step": state.step,
+        "detail": state.detail,
+        "folder": str(folder.path),
+        "spec": folder.spec(),
+        "attempts": [
+            {"attempt": a.number, "claim": a.claim, "start": a.start, "exit": a.exit} for a in folder.attempts()
+        ],
+        "checkpoints": folder.checkpoints(),
+        "done": folder.done(),
+    }
+
+
+def log(home: Home, prefix: str, follow: bool) -> Iterator[str]:
+    """The newest attempt's log; with `follow`, also what is still to come, over attempts, until the run ends."""
+    folder = home.run(resolve(home, prefix))
+    number, read = 0, 0
+    while True:
+        state = run_state(folder)  # before reading, so that nothing is missed between
+        if state.attempts != number:
+            number, read = state.attempts, 0
+        text, read = _read_from(folder.path / "attempts" / f"{number:04d}" / "log.txt", read)
+        yield text
+        if not follow or state.state not in (State.RUNNING, State.PLANNED, State.QUEUED, State.SUBMITTED):
+            return
+        time.sleep(LOOK_EVERY_S)
+
+
+def _read_from(path: Path, offset: int) -> tuple[str, int]:
+    if not path.exists():
+        return "", offset
+    with path.open("rb") as file:
+        file.seek(offset)
+        data = file.read()
+    return data.decode(errors="replace"), offset + len(data)

@@ -1,0 +1,129 @@
+"""One attempt at one run: claim it, resume it, train it, and say how it ended. Runs in a child process of a worker."""
+
+import contextlib
+import errno
+import logging
+import os
+import time
+import traceback
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+
+from lmcore import data
+from lmcore.checkpoint import Blobs
+from lmcore.config import read_config
+from lmcore.train import Outcome, train
+from results.files import StorageFull
+from results.home import Home
+from results.record import Attempt, RunFolder, Superseded
+from sweeps import environment
+from sweeps.signals import StopFlag
+
+log = logging.getLogger("lab")
+
+ENDED, FAILED, NOT_CLAIMED = 0, 1, 3  # exit codes of the child
+LOOK_EVERY_S = 0.5  # how often the loop looks for a cancel request and beats
+
+
+class RecordSink:
+    """The sink that writes a run folder, and the voice that stops the run."""
+
+    def __init__(self, attempt: Attempt, flag: StopFlag, deadline: float | None) -> None:
+        self.attempt, self.flag, self.deadline = attempt, flag, deadline
+        self.looked = 0.0
+
+    def train_row(self, row: Mapping[str, float | int]) -> None:
+        self.attempt.train_row(row)
+
+    def eval_row(self, row: Mapping[str, float | int | str]) -> None:
+        self.attempt.eval_row(row)
+
+    def save_checkpoint(self, step: int, blobs: Blobs) -> None:
+        self.attempt.save_checkpoint(step, blobs)
+        log.info("checkpoint at step %d", step)
+
+    def stop_reason(self, step: int) -> str | None:
+        """The first reason to stop, or None. Being superseded ends the attempt at once, without a checkpoint."""
+        if self.attempt.superseded():
+            raise Superseded(f"attempt {self.attempt.number} of run {self.attempt.run.run_id}")
+        if self.flag.reason:
+            return self.flag.reason
+        now = time.monotonic()
+        if now - self.looked < LOOK_EVERY_S:
+            return None
+        self.looked = now
+        self.attempt.beat(step)
+        if self.attempt.run.cancel_requested():
+            return "cancelled"
+        return "time_limit" if self.deadline is not None and time.time() > self.deadline else None
+
+
+def attempt_run(
+    home: Home, run: RunFolder, owner: Mapping[str, object], flag: StopFlag, deadline: float | None, after: int
+) -> int:
+    """Claim `run` and train it to its end. Returns ENDED, FAILED, or NOT_CLAIMED when somebody else was first.
+
+    `after` is the number of attempts the run had when it was found claimable.
+    """
+    attempt = run.claim(owner, after=after)
+    if attempt is None:
+        return NOT_CLAIMED
+    _log_into(attempt.path / "log.txt")
+    try:
+        outcome, device = _train(home, run, attempt, flag, deadline)
+        return _finish(attempt, outcome, device)
+    except Superseded as error:
+        log.warning("superseded: %s", error)
+        attempt.finish("superseded")
+        return ENDED
+    except BaseException as error:  # including SystemExit: whatever ends a run early is a failure on the record
+        text = traceback.format_exc()
+        log.error("%s", text)
+        details = {"kind": kind_of(error), "error": f"{type(error).__name__}: {error}", "traceback": text}
+        with contextlib.suppress(OSError):  # a full disk may refuse this too; the exit code still tells
+            attempt.finish("failed", **details)
+        return FAILED
+
+
+def _train(home: Home, run: RunFolder, attempt: Attempt, flag: StopFlag, deadline: float | None) -> tuple[Outcome, str]:
+    spec = run.spec()
+    config = read_config(spec)
+    tokens = data.load(data.find(spec["data"]["fingerprint"], home.data))
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    found = run.latest_checkpoint()
+    step, blobs = found if found else (0, None)
+    attempt.start(step, environment.describe(config, device))
+    log.info("attempt %d of run %s starts at step %d of %d", attempt.number, run.run_id, step, config.train.steps)
+    return train(config, tokens, RecordSink(attempt, flag, deadline), resume=blobs, device=device), device
+
+
+def _finish(attempt: Attempt, outcome: Outcome, device: str) -> int:
+    log.info("%s at step %d (%s)", outcome.ending, outcome.step, outcome.stop_reason or "end")
+    if outcome.ending == "done":
+        attempt.done(dict(outcome.summary) | {"peak_memory_bytes": environment.peak_memory_bytes(device)})
+    elif outcome.ending == "diverged":
+        attempt.finish("diverged", step=outcome.step, error="loss or gradient is not finite")
+    else:
+        attempt.finish(str(outcome.stop_reason), step=outcome.step)
+    return ENDED
+
+
+def kind_of(error: BaseException) -> str:
+    """What went wrong, in one word: oom, disk, env or code."""
+    if isinstance(error, (MemoryError, torch.cuda.OutOfMemoryError)) or "can't allocate memory" in str(error):
+        return "oom"
+    full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+    if full or isinstance(error, StorageFull):
+        return "disk"
+    return "env" if isinstance(error, ImportError) else "code"
+
+
+def _log_into(path: Path) -> None:
+    """Everything this process prints goes to the attempt's own log, also what C libraries print."""
+    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    for stream in (1, 2):
+        os.dup2(file, stream)
+    os.close(file)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", force=True)

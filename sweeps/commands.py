@@ -1,0 +1,225 @@
+"""What the `lab` commands about sweeps do, in terms of the other modules of this room."""
+
+import getpass
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, get_args
+
+from rich.console import Console
+from rich.table import Table
+
+from lmcore.config import ConfigError, parse_assignment
+from results import views
+from results.home import Home
+from results.state import State
+from sweeps import accounts, launch_local, show, slurm, stored
+from sweeps.estimate import estimate
+from sweeps.launch import Cluster, Launched, Options, launch
+from sweeps.load import load
+from sweeps.plan import Plan, plan
+from sweeps.spec import SweepError
+from sweeps.watch import watch
+
+PrintJson = Callable[[Any], None]
+
+
+@dataclass(frozen=True)
+class SweepRequest:
+    """`lab sweep` as it was typed."""
+
+    name: str
+    scale: str | None = None
+    sets: Sequence[str] = ()
+    seeds: int | None = None
+    cluster: str = "local"
+    jobs: int | None = None
+    slurm: Sequence[str] = ()
+    retry_failed: bool = False
+
+    def options(self) -> Options:
+        """Typed; raises SweepError."""
+        for cluster in get_args(Cluster):
+            if cluster == self.cluster:
+                given = dict(_slurm_option(text) for text in self.slurm)
+                return Options(cluster, self.jobs, self.retry_failed, given)
+        raise SweepError(f"--cluster is one of {', '.join(get_args(Cluster))}, not {self.cluster!r}")
+
+
+def _slurm_option(text: str) -> tuple[str, Any]:
+    """key=value with numbers as numbers; submitit checks the key."""
+    key, separator, value = text.partition("=")
+    if not separator:
+        raise SweepError(f"--slurm expects key=value, got {text!r}")
+    return key.replace("-", "_"), int(value) if value.isdigit() else value
+
+
+def assignments(sets: Sequence[str]) -> dict[str, Any]:
+    """--set options, typed like the config. Raises ConfigError; the same key twice is refused."""
+    pairs = [parse_assignment(text) for text in sets]
+    keys = [key for key, _ in pairs]
+    for key in keys:
+        if keys.count(key) > 1:
+            raise ConfigError(f"--set {key} was given twice")
+    return dict(pairs)
+
+
+def plan_sweep(asked: SweepRequest, home: Home) -> tuple[Plan, Options]:
+    """The plan of a request, nothing started. Raises SweepError, ConfigError, OSError."""
+    options, changes = asked.options(), assignments(asked.sets)
+    loaded = load(asked.name)
+    home.ensure()
+    return plan(loaded, home, asked.scale, changes, asked.seeds), options
+
+
+def plan_json(planned: Plan, options: Options, home: Home) -> dict[str, Any]:
+    """The plan with its estimate, as one JSON object."""
+    time = estimate(planned, home, options.workers(planned))
+    out = planned.to_json()
+    out["totals"] |= {"estimated_s": time.seconds, "workers": time.workers, "estimate_basis": time.basis}
+    return out
+
+
+def show_plan(planned: Plan, options: Options, home: Home, console: Console) -> None:
+    """What will run and what it costs."""
+    console.print(show.plan_table(planned, estimate(planned, home, options.workers(planned))))
+
+
+def confirmed(runs: int) -> bool:
+    """Ask a person; a script that gave no --yes has nobody to ask and goes on."""
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        return True
+    print(f"Start {runs} runs? [Y/n] ", end="", file=sys.stderr, flush=True)
+    return sys.stdin.readline().strip().lower() in ("", "y", "yes")
+
+
+@contextmanager
+def started(planned: Plan, options: Options, home: Home, console: Console) -> Iterator["Running"]:
+    """Start what is missing. Ctrl-C inside the block asks local workers to save and stop before it goes on."""
+    launched = launch(planned, home, options)
+    console.print(_started_line(launched))
+    try:
+        yield Running(planned, launched, home, console)
+    except KeyboardInterrupt:
+        if launched.processes:
+            console.print("stopping: each run saves first")
+            launch_local.stop(launched.processes)
+            console.print("saved; the same command continues")
+        elif launched.missing:
+            console.print("the jobs go on; `lab cancel` stops them")
+        raise
+
+
+def _started_line(launched: Launched) -> str:
+    if not launched.missing:
+        return "nothing to start: every run has ended (--retry-failed starts failed ones again)"
+    if launched.note:
+        return launched.note
+    where = f"as SLURM job {launched.job_id}" if launched.job_id else f"with {len(launched.processes)} local workers"
+    return f"{launched.missing} runs to do, {where}"
+
+
+@dataclass(frozen=True)
+class Running:
+    """A sweep under way."""
+
+    plan: Plan
+    launched: Launched
+    home: Home
+    console: Console
+
+    def wait(self) -> dict[str, int]:
+        """Show progress until the end; returns how many runs are in each state."""
+        processes = self.launched.processes
+        folder = self.plan.folder(self.home)
+
+        def working() -> bool:
+            return any(p.poll() is None for p in processes) or bool(launch_local.living(folder))
+
+        on_slurm = self.launched.job_id is not None
+        states = watch(self._stored(), self.home, None if on_slurm else working, self.console)
+        self.console.print(show.counts_line(states))
+        for state in states:
+            if state.state is State.FAILED:
+                self.console.print(f"{state.run_id} failed ({state.kind}): {state.detail}; `lab logs {state.run_id}`")
+        return show.counts(states)
+
+    def leave(self) -> dict[str, int]:
+        """Return at once; the workers go on."""
+        self.console.print(f"running in the background: lab status {self.plan.sweep}")
+        return show.counts(stored.run_states(self.home, self._stored().run_ids, slurm.Queue()))
+
+    def _stored(self) -> stored.StoredPlan:
+        return stored.find_plan(self.home, f"{self.plan.sweep}/{self.plan.plan_id}")
+
+
+def all_well(counts: dict[str, int]) -> bool:
+    """Whether nothing needs care: a diverged or pruned run is a result, anything else unfinished is not."""
+    return set(counts) <= {State.DONE, State.DIVERGED, State.PRUNED}
+
+
+def status(name: str, home: Home) -> dict[str, Any]:
+    """Every run of a sweep with its state; losses from the database."""
+    found = stored.find_plan(home, name)
+    states = stored.run_states(home, found.run_ids, slurm.queue(found.folder))
+    losses = views.last_losses(home, found.run_ids)
+    rows = [
+        {key: run[key] for key in ("run_id", "arm", "seed", "steps")}
+        | {"state": state.state.value, "kind": state.kind, "step": state.step, "detail": state.detail}
+        | losses.get(state.run_id, {"val_loss": None, "tokens_per_s": None})
+        for run, state in zip(found.runs, states, strict=True)
+    ]
+    names = {key: found.content[key] for key in ("sweep", "plan_id", "scale")}
+    return names | {"runs": rows, "counts": show.counts(states)}
+
+
+def status_table(answer: dict[str, Any]) -> Table:
+    """The same for a person."""
+    counts = ", ".join(f"{n} {state}" for state, n in answer["counts"].items())
+    scale = f"@{answer['scale']}" if answer["scale"] else ""
+    return show.status_table(f"{answer['sweep']}{scale} ({answer['plan_id']}): {counts}", answer["runs"])
+
+
+def cancel(name: str, home: Home) -> list[str]:
+    """Ask a sweep, or one run by (the beginning of) its id, to save and stop. Returns the runs asked."""
+    user = getpass.getuser()
+    matching = [run_id for run_id in home.run_ids() if len(name) >= 4 and run_id.startswith(name)]
+    if not matching:
+        plan = stored.find_plan(home, name)
+        return stored.stop(home, plan, plan.run_ids, user)
+    run_id = views.resolve(home, name)
+    if home.run(run_id).done() is None:
+        home.run(run_id).request_cancel(user)
+        return [run_id]
+    return []
+
+
+def flops(
+    model: str | None, context: int | None, scale: str | None, sets: Sequence[str], home: Home
+) -> dict[str, dict[str, Any]]:
+    """Accounts by model name; one per arm for an experiment."""
+    models = accounts.accounts(model, home, assignments(sets), scale)
+    return {name: accounts.account(config, context) for name, config in models.items()}
+
+
+def flops_table(found: dict[str, dict[str, Any]]) -> Table:
+    """A column per model: parameters, FLOPs per token by component and by convention, KV bytes."""
+    table = Table(title="per token of a full sequence; a multiply-add is 2 FLOPs", title_justify="left")
+    table.add_column("")
+    for name, account in found.items():
+        table.add_column(f"{name} @ {account['context']}", justify="right")
+    columns = list(found.values())
+
+    def section(title: str, pick: Callable[[dict[str, Any]], dict[str, float]]) -> None:
+        table.add_section()
+        keys = dict.fromkeys(key for account in columns for key in pick(account))
+        for key in keys:
+            table.add_row(f"{title}{key}", *(f"{pick(account).get(key, 0):,.0f}" for account in columns))
+
+    section("parameters: ", lambda a: a["params"]["by_group"])
+    section("parameters: ", lambda a: {k: v for k, v in a["params"].items() if k != "by_group"})
+    section("forward FLOPs: ", lambda a: a["forward_flops_per_token_by_component"])
+    section("forward FLOPs, convention ", lambda a: a["forward_flops_per_token"])
+    section("", lambda a: {"training FLOPs": a["train_flops_per_token"], "KV bytes (bf16)": a["kv_bytes_per_token"]})
+    return table

@@ -1,0 +1,73 @@
+"""Pull-workers as local processes in sessions of their own, so that closing the terminal ends none of them."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+
+from results.files import BadFile, read_json
+from results.home import Home
+from results.process import process_alive
+
+STOP_WITHIN_S = 60.0
+
+
+def start(home: Home, plan: Path, call: str, snapshot: Path, workers: int) -> list[subprocess.Popen[bytes]]:
+    """Start workers; their own words go to `<plan>/workers/*.log`, those of runs to the runs' logs."""
+    (plan / "workers").mkdir(parents=True, exist_ok=True)
+    gpus = visible_gpus()
+    return [_start(home, plan, call, snapshot, gpus[slot % len(gpus)] if gpus else None) for slot in range(workers)]
+
+
+def _start(home: Home, plan: Path, call: str, snapshot: Path, gpu: str | None) -> subprocess.Popen[bytes]:
+    # -P keeps the current folder off the import path: the worker must find the snapshot and nothing else.
+    command = [sys.executable, "-P", "-m", "sweeps.worker"]
+    command += ["--home", str(home.path), "--plan", str(plan), "--call", call]
+    environment = os.environ | {"PYTHONPATH": str(snapshot), "OPENBLAS_NUM_THREADS": "1"}
+    if gpu is not None:
+        environment["CUDA_VISIBLE_DEVICES"] = gpu
+    log = plan / "workers" / f"{time.strftime('%Y%m%d-%H%M%S')}-{uuid.uuid4().hex[:8]}.log"
+    with log.open("wb") as out:
+        return subprocess.Popen(
+            command, env=environment, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True
+        )
+
+
+def visible_gpus() -> list[str]:
+    """Ids of the GPUs that workers may use, without importing torch."""
+    told = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if told is not None:
+        return [gpu for gpu in told.split(",") if gpu.strip()]
+    if shutil.which("nvidia-smi") is None:
+        return []
+    listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=30)
+    return [str(i) for i, line in enumerate(listed.stdout.splitlines()) if line.startswith("GPU ")]
+
+
+def living(plan: Path) -> list[int]:
+    """Process ids of workers of this plan that are alive on this host."""
+    found = []
+    for path in (plan / "workers").glob("*.json"):
+        try:
+            claim = read_json(path)
+        except BadFile:
+            continue  # torn by a crash: its process is gone
+        if claim and process_alive(claim):
+            found.append(int(claim["pid"]))
+    return found
+
+
+def stop(processes: Sequence[subprocess.Popen[bytes]]) -> bool:
+    """Ask workers to save and end; True when all have ended within STOP_WITHIN_S."""
+    for process in processes:
+        if process.poll() is None:
+            process.send_signal(signal.SIGINT)
+    end = time.monotonic() + STOP_WITHIN_S
+    while any(p.poll() is None for p in processes) and time.monotonic() < end:
+        time.sleep(0.05)
+    return all(p.poll() is not None for p in processes)

@@ -1,0 +1,84 @@
+"""Find the `Sweep` behind a name or a path."""
+
+import importlib.util
+import pkgutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from hashlib import sha256
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from types import ModuleType
+
+from lmcore.config import ConfigError, did_you_mean
+from results.home import safe_name
+from sweeps.spec import Sweep, SweepError
+
+EXPERIMENTS = "experiments"
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A sweep, what it is called and the file that defines it."""
+
+    name: str
+    sweep: Sweep
+    path: Path
+    sha256: str
+
+
+def known() -> list[str]:
+    """Names of the experiments that come with the project."""
+    package = importlib.util.find_spec(EXPERIMENTS)
+    places = list(package.submodule_search_locations or []) if package else []
+    return sorted(m.name for m in pkgutil.iter_modules(places) if m.ispkg)
+
+
+def load(name_or_path: str) -> Loaded:
+    """A built-in experiment by name, or a sweep file (or its folder) by path. Raises SweepError."""
+    path = Path(name_or_path)
+    if path.suffix == ".py" or "/" in name_or_path or path.is_dir():
+        file = path / "sweep.py" if path.is_dir() else path
+        if not file.is_file():
+            raise SweepError(f"no sweep file at {file}")
+        name = file.parent.resolve().name if file.name == "sweep.py" else file.stem
+        return _build(safe_name(name), importlib.util.spec_from_file_location(f"lab_sweep_{name}", file))
+    if name_or_path not in known():
+        raise SweepError(
+            f"unknown sweep {name_or_path!r}{did_you_mean(name_or_path, known())}; "
+            f"known: {', '.join(known())}; or give the path of a sweep file"
+        )
+    return _build(name_or_path, importlib.util.find_spec(f"{EXPERIMENTS}.{name_or_path}.sweep"))
+
+
+def _build(name: str, spec: ModuleSpec | None) -> Loaded:
+    if spec is None or spec.origin is None or spec.loader is None:
+        raise SweepError(f"experiment {name!r} has no sweep.py")
+    module = importlib.util.module_from_spec(spec)
+    path = Path(spec.origin)
+    try:
+        spec.loader.exec_module(module)
+        sweep = _maker(module, path)()
+    except (SweepError, ConfigError):
+        raise
+    except Exception as error:  # whatever a user's file raises is the user's to see, in one line with its place
+        raise SweepError(f"{path}: {_where(error, path)}{type(error).__name__}: {error}") from error
+    if not isinstance(sweep, Sweep):
+        raise SweepError(f"{path}: sweep() must return a sweeps.spec.Sweep, not {type(sweep).__name__}")
+    return Loaded(name, sweep, path, sha256(path.read_bytes()).hexdigest())
+
+
+def _maker(module: ModuleType, path: Path) -> Callable[[], object]:
+    maker = getattr(module, "sweep", None)
+    if not callable(maker):
+        raise SweepError(f"{path}: define a function `sweep()` that returns a Sweep")
+    return maker  # type: ignore[no-any-return]
+
+
+def _where(error: BaseException, path: Path) -> str:
+    """'line 12: ' for the innermost frame inside the user's file."""
+    trace, line = error.__traceback__, None
+    while trace:
+        if Path(trace.tb_frame.f_code.co_filename) == path:
+            line = trace.tb_lineno
+        trace = trace.tb_next
+    return f"line {line}: " if line else ""

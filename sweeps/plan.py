@@ -1,0 +1,228 @@
+"""From a sweep to an immutable plan: every run, its matched size and its cost, before anything starts."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from lmcore import count, data
+from lmcore.config import ConfigError, RunConfig, flatten, read_config, replace, stored_form
+from lmcore.corpus import DataError
+from lmcore.data import DataInfo
+from results.files import now, write_json
+from results.home import Home
+from results.record import RunFolder
+from sweeps.load import Loaded
+from sweeps.match import residual, solve
+from sweeps.spec import Overrides, Sweep, SweepError
+
+SWEEP_KEYS = ("seeds", "smallest_effect")  # of a scale: the sweep's own, not the run's
+ROW_BYTES = 120  # one logged step in the run folder and again in the database
+CHECKPOINTS_KEPT = 2
+
+
+@dataclass(frozen=True)
+class PlannedRun:
+    """One run of a plan. `match_residual` is (arm - baseline) / baseline; None where nothing was matched."""
+
+    arm: str
+    config: RunConfig
+    data: DataInfo
+    account: count.Account
+    match_residual: float | None
+
+    @property
+    def run_id(self) -> str:
+        return self.config.run_id
+
+    def row(self) -> dict[str, Any]:
+        """What the plan file and `--json` say about it."""
+        a = self.account
+        return {
+            "run_id": self.run_id,
+            "group_id": self.config.group_id,
+            "arm": self.arm,
+            "seed": self.config.seed,
+            "params": a.params,
+            "params_non_embedding": a.params_non_embedding,
+            "match_residual": self.match_residual,
+            "flops_per_token": a.flops_per_token,
+            "train_flops": a.train_flops,
+            "tokens": a.tokens,
+            "steps": a.steps,
+            "d_ff": self.config.model.d_ff,
+        }
+
+    def spec(self) -> dict[str, Any]:
+        """What `spec.json` of the run says."""
+        return {
+            "format": 1,
+            "run_id": self.run_id,
+            "group_id": self.config.group_id,
+            "seed": self.config.seed,
+            "config": stored_form(self.config),
+            "account": asdict(self.account),
+            "data": asdict(self.data),
+        }
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All runs of one sweep at one scale, in order."""
+
+    sweep: str
+    scale: str | None
+    question: str
+    baseline: str | None
+    smallest_effect: float | None
+    source: Mapping[str, str]
+    overrides: Mapping[str, Any]
+    runs: tuple[PlannedRun, ...]
+
+    @property
+    def plan_id(self) -> str:
+        """Named after what is compared, so that the same question asked twice is the same plan."""
+        content = [self.sweep, self.scale, self.baseline, [(r.run_id, r.arm) for r in self.runs]]
+        return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:12]
+
+    def folder(self, home: Home) -> Path:
+        return home.sweeps / self.sweep / self.plan_id
+
+    def totals(self) -> dict[str, Any]:
+        """Sums over the plan. Disk: checkpoints kept per run, and the logged rows."""
+        checkpoints = sum(CHECKPOINTS_KEPT * count.checkpoint_bytes(r.config.model) for r in self.runs)
+        rows = sum(r.config.train.steps // r.config.train.log_every for r in self.runs)
+        return {
+            "runs": len(self.runs),
+            "tokens": sum(r.account.tokens for r in self.runs),
+            "train_flops": sum(r.account.train_flops for r in self.runs),
+            "disk_bytes": checkpoints + rows * ROW_BYTES,
+        }
+
+    def to_json(self) -> dict[str, Any]:
+        """The plan as stored and as printed by `lab sweep --dry-run --json`."""
+        return {
+            "format": 1,
+            "sweep": self.sweep,
+            "plan_id": self.plan_id,
+            "scale": self.scale,
+            "question": self.question,
+            "baseline": self.baseline,
+            "smallest_effect": self.smallest_effect,
+            "source": dict(self.source),
+            "overrides": dict(self.overrides),
+            "runs": [run.row() for run in self.runs],
+            "totals": self.totals(),
+        }
+
+    def write(self, home: Home) -> None:
+        """Store plan and specs, once; what exists already stays as it is. Raises SweepError on a changed default."""
+        for run in self.runs:
+            _write_spec(home.run(run.run_id), run)
+        path = self.folder(home) / "plan.json"
+        if not path.exists():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_json(path, self.to_json() | {"created_at": now()})
+
+
+def _write_spec(folder: RunFolder, run: PlannedRun) -> None:
+    """A field that is new since the run was stored takes its default; a stored value that differs is refused."""
+    try:
+        stored = read_config(folder.spec())
+    except FileNotFoundError:
+        folder.create(run.spec())
+        return
+    except ConfigError as error:
+        raise SweepError(f"run {folder.run_id} was stored by another version of lab: {error}") from None
+    old, new = flatten(stored), flatten(read_config(run.spec()))
+    changed = [f"{key} was {old[key]!r}, is {new[key]!r}" for key in new if old[key] != new[key]]
+    if changed:
+        raise SweepError(
+            f"run {folder.run_id} exists, but a default has changed since it was planned: {'; '.join(changed)}. "
+            "Set the old value explicitly to go on with the old run, or move its folder away to train it anew."
+        )
+
+
+def plan(loaded: Loaded, home: Home, scale: str | None, overrides: Overrides, seeds: int | None) -> Plan:
+    """Resolve every run: data prepared, vocabulary filled in, d_ff matched, costs counted. Raises SweepError."""
+    sweep = loaded.sweep
+    scale, at_scale = _scale(sweep, scale)
+    own = {key: at_scale[key] for key in SWEEP_KEYS if key in at_scale}
+    changes = {k: v for k, v in at_scale.items() if k not in SWEEP_KEYS}
+    n_seeds = seeds or own.get("seeds", sweep.seeds)
+    arms = {arm: _arm_config(sweep, arm, changes, overrides, home) for arm in sweep.arms}
+    baseline = arms[sweep.baseline][0] if sweep.baseline else None
+    runs = [
+        _planned(arm, replace(config, {"seed": config.seed + seed}), info, sweep, baseline)
+        for seed in range(n_seeds)
+        for arm, (config, info) in arms.items()
+    ]
+    _refuse_twins(runs)
+    effect = own.get("smallest_effect", sweep.smallest_effect)
+    source = {"path": str(loaded.path), "sha256": loaded.sha256}
+    return Plan(loaded.name, scale, sweep.question, sweep.baseline, effect, source, overrides, tuple(runs))
+
+
+def _scale(sweep: Sweep, scale: str | None) -> tuple[str | None, Overrides]:
+    scale = scale or sweep.default_scale
+    if scale is None:
+        return None, {}
+    if scale not in sweep.scales:
+        raise SweepError(f"unknown scale {scale!r}; this sweep has {', '.join(sweep.scales) or 'none'}")
+    return scale, sweep.scales[scale]
+
+
+def _arm_config(sweep: Sweep, arm: str, scale: Overrides, shell: Overrides, home: Home) -> tuple[RunConfig, DataInfo]:
+    """base, then scale, then the shell's --set, then the arm: what an arm is about cannot be overridden by accident."""
+    try:
+        clash = sorted(set(shell) & set(sweep.arms[arm]))
+        if clash:
+            raise ConfigError(f"--set {clash[0]}: this is what the arms vary; edit the sweep instead")
+        config = replace(sweep.base, {**scale, **shell, **sweep.arms[arm]})
+        info = data.prepare(config.data, home.data)
+        config = replace(config, {"data.fingerprint": info.fingerprint} | _vocab(config, info))
+        _check_length(config, info)
+    except (ConfigError, DataError) as error:
+        raise SweepError(f"arm {arm!r}: {error}") from None
+    return config, info
+
+
+def _vocab(config: RunConfig, info: DataInfo) -> dict[str, int]:
+    """The tokenizer decides the vocabulary unless the config asks for a larger one (padding to a round number)."""
+    if "vocab" not in config.model.model_fields_set:
+        return {"model.vocab": info.vocab}
+    if config.model.vocab < info.vocab:
+        raise ConfigError(f"model.vocab {config.model.vocab} is below the tokenizer's {info.vocab}")
+    return {}
+
+
+def _check_length(config: RunConfig, info: DataInfo) -> None:
+    for part, tokens in (("training", info.train_tokens), ("validation", info.val_tokens)):
+        if tokens <= config.model.context:
+            raise DataError(
+                f"{info.name} has {tokens} {part} tokens, too few for one sequence of context "
+                f"{config.model.context}; give more text or a smaller model.context"
+            )
+
+
+def _planned(arm: str, config: RunConfig, info: DataInfo, sweep: Sweep, baseline: RunConfig | None) -> PlannedRun:
+    difference = None
+    if sweep.match and baseline:
+        if arm != sweep.baseline:
+            try:
+                config = replace(config, {"model": solve(config.model, baseline.model, sweep.match)})
+            except SweepError as error:
+                raise SweepError(f"arm {arm!r} cannot be matched to {sweep.baseline!r}: {error}") from None
+        difference = residual(config.model, baseline.model, sweep.match)
+    return PlannedRun(arm, config, info, count.account(config), difference)
+
+
+def _refuse_twins(runs: list[PlannedRun]) -> None:
+    """Two arms that are the same run would be counted as two pieces of evidence."""
+    seen: dict[str, str] = {}
+    for run in runs:
+        other = seen.setdefault(run.run_id, run.arm)
+        if other != run.arm:
+            raise SweepError(f"arms {other!r} and {run.arm!r} are the same configuration")

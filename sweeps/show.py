@@ -1,0 +1,128 @@
+"""What a person sees of a plan and of its runs: tables for the terminal."""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from results.state import RunState, State
+from sweeps.estimate import Estimate
+from sweeps.plan import Plan, PlannedRun
+
+STYLES = {
+    State.DONE: "green",
+    State.RUNNING: "cyan",
+    State.FAILED: "red",
+    State.DIVERGED: "magenta",
+    State.LOST: "yellow",
+    State.HELD: "yellow",
+}
+
+
+def quantity(value: float) -> str:
+    """Three significant digits with a unit prefix: 810624 is 811k."""
+    for limit, unit in ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if abs(value) >= limit:
+            return f"{value / limit:.3g}{unit}"
+    return f"{value:.3g}"
+
+
+def duration(seconds: float) -> str:
+    """Two units at most: 3725 is 1 h 2 min."""
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    if minutes < 60:
+        return f"{minutes} min"
+    return f"{minutes // 60} h {minutes % 60} min" if minutes < 48 * 60 else f"{minutes / 1440:.1f} days"
+
+
+def plan_table(plan: Plan, estimate: Estimate) -> RenderableType:
+    """One row per arm, then what the whole plan costs."""
+    scale = f" at scale {plan.scale}" if plan.scale else ""
+    table = Table(title=f"{plan.sweep}{scale}: {plan.question}", title_justify="left", title_style="bold")
+    for name in ("arm", "seeds", "params", "non-emb.", "d_ff", "match", "FLOPs/token", "tokens", "FLOPs"):
+        table.add_column(name, justify="left" if name == "arm" else "right")
+    arms = dict.fromkeys(run.arm for run in plan.runs)
+    for arm in arms:
+        table.add_row(*_arm_cells(arm, [run for run in plan.runs if run.arm == arm], plan.baseline))
+    totals = plan.totals()
+    return Group(
+        table,
+        Text(
+            f"{totals['runs']} runs, {quantity(totals['tokens'])} tokens, {quantity(totals['train_flops'])} FLOPs, "
+            f"about {duration(estimate.seconds)} for what is left, {estimate.workers} at once ({estimate.basis}), "
+            f"{quantity(totals['disk_bytes'])}B of disk"
+        ),
+        Text(f"data: {_data_line(plan.runs)}"),
+    )
+
+
+def _arm_cells(arm: str, runs: Sequence[PlannedRun], baseline: str | None) -> list[str]:
+    first = runs[0]
+    a, match = first.account, first.match_residual
+    return [
+        f"{arm} (baseline)" if arm == baseline else arm,
+        ",".join(str(run.config.seed) for run in runs) if len(runs) <= 5 else f"{len(runs)}",
+        f"{a.params:,}",
+        f"{a.params_non_embedding:,}",
+        str(first.config.model.d_ff),
+        "" if match is None else f"{match:+.2%}",
+        quantity(a.flops_per_token),
+        quantity(a.tokens),
+        quantity(a.train_flops),
+    ]
+
+
+def _data_line(runs: Iterable[PlannedRun]) -> str:
+    infos = {run.data for run in runs}
+    return "; ".join(
+        f"{d.name}, tokenizer {d.tokenizer}, {quantity(d.train_tokens)} training and "
+        f"{quantity(d.val_tokens)} validation tokens"
+        for d in sorted(infos, key=lambda d: d.fingerprint)
+    )
+
+
+def status_table(title: str, rows: Sequence[dict[str, object]]) -> Table:
+    """One row per run: arm, seed, state, step, last validation loss, what to know."""
+    table = Table(title=title, title_justify="left", title_style="bold")
+    for name, align in (
+        ("run", "left"),
+        ("arm", "left"),
+        ("seed", "right"),
+        ("state", "left"),
+        ("step", "right"),
+        ("val loss", "right"),
+        ("tokens/s", "right"),
+        ("", "left"),
+    ):
+        table.add_column(name, justify="right" if align == "right" else "left", overflow="fold")
+    for row in rows:
+        state = State(str(row["state"]))
+        loss, speed = row.get("val_loss"), row.get("tokens_per_s")
+        table.add_row(
+            str(row["run_id"]),
+            str(row["arm"]),
+            str(row["seed"]),
+            Text(state.value, style=STYLES.get(state, "")),
+            f"{row['step']}/{row['steps']}",
+            "" if loss is None else f"{loss:.4f}",
+            "" if speed is None else quantity(float(str(speed))),
+            Text(str(row.get("detail") or "")[:80]),
+        )
+    return table
+
+
+def counts(states: Iterable[RunState]) -> dict[str, int]:
+    """How many runs are in each state, only those that occur."""
+    return dict(sorted(Counter(state.state.value for state in states).items()))
+
+
+def counts_line(states: Sequence[RunState]) -> str:
+    """'12 of 15 done, 2 running, 1 failed'."""
+    found = counts(states)
+    done = found.pop("DONE", 0)
+    rest = "".join(f", {n} {state.lower()}" for state, n in found.items())
+    return f"{done} of {len(states)} done{rest}"

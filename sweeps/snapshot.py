@@ -1,0 +1,75 @@
+"""A read-only copy of the source that runs execute, uncommitted and untracked files included.
+
+Queued jobs run the copy, so editing the source while they wait changes nothing. Only the rooms that a run executes
+are copied: a changed plot does not make two runs different code.
+"""
+
+import hashlib
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from results.files import now, write_json
+from results.home import Home
+
+ROOMS = ("lmcore", "results", "sweeps")
+SUFFIXES = (".py", ".sql")
+SOURCE = Path(__file__).parent.parent
+
+
+def take(home: Home) -> str:
+    """Copy the source to `snapshots/<code_hash>` unless it is there; returns the hash."""
+    files = _files()
+    code_hash = _hash(files)
+    folder = home.snapshots / code_hash
+    if not (folder / "SNAPSHOT.json").exists():
+        _copy(files, folder, code_hash)
+    return code_hash
+
+
+def _files() -> list[Path]:
+    found = (path for room in ROOMS for path in (SOURCE / room).rglob("*") if path.suffix in SUFFIXES)
+    return sorted(path for path in found if path.is_file() and "__pycache__" not in path.parts)
+
+
+def _hash(files: list[Path]) -> str:
+    digest = hashlib.sha256()
+    for path in files:
+        digest.update(f"{path.relative_to(SOURCE)}\0".encode() + hashlib.sha256(path.read_bytes()).digest())
+    return digest.hexdigest()[:12]
+
+
+def _copy(files: list[Path], folder: Path, code_hash: str) -> None:
+    """Into a private folder, then one rename: nobody ever sees half a snapshot."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    private = Path(tempfile.mkdtemp(prefix=".taking-", dir=folder.parent))
+    private.chmod(0o755)
+    for path in files:
+        copy = private / path.relative_to(SOURCE)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(path, copy)
+        copy.chmod(0o444)
+    write_json(private / "SNAPSHOT.json", {"code_hash": code_hash, "created_at": now()} | git_state())
+    try:
+        private.rename(folder)
+    except OSError:  # somebody else took the same snapshot a moment ago
+        shutil.rmtree(private)
+
+
+def git_state() -> dict[str, Any]:
+    """Commit and uncommitted diff of the rooms; nulls outside a git checkout."""
+    sha = _git("rev-parse", "HEAD")
+    if sha is None:
+        return {"git_sha": None, "dirty": None, "git_diff": None}
+    status = _git("status", "--porcelain", "--", *ROOMS) or ""
+    return {"git_sha": sha.strip(), "dirty": bool(status.strip()), "git_diff": _git("diff", "HEAD", "--", *ROOMS)}
+
+
+def _git(*arguments: str) -> str | None:
+    command = ["git", "-C", str(SOURCE), *arguments]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=30).stdout
+    except (OSError, subprocess.SubprocessError):
+        return None  # no git, no checkout, or no commit yet: provenance is the snapshot itself
