@@ -51,6 +51,5 @@ WHERE t.step > a.resume_step AND (a.until_step IS NULL OR t.step <= a.until_step
 
 CREATE VIEW evals AS
 SELECT e.* FROM eval_rows e JOIN attempts a USING (run_id, attempt)
-WHERE (e.step > a.resume_step OR (e.step = 0 AND a.resume_step = 0))
-  AND (a.until_step IS NULL OR e.step <= a.until_step)
-  AND NOT (e.step = 0 AND a.until_step = 0);
+WHERE (e.step > a.resume_step AND (a.until_step IS NULL OR e.step <= a.until_step))
+   OR (e.step = 0 AND a.resume_step = 0 AND (a.until_step IS NULL OR a.until_step > 0));

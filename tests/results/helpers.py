@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
@@ -14,6 +15,13 @@ from results.home import Home
 from results.record import Attempt, RunFolder
 
 ROOT = Path(__file__).parents[2]
+
+
+@contextmanager
+def without_fsync() -> Iterator[None]:
+    """For tests that write very many files and do not cut the power."""
+    with patch("os.fsync"):
+        yield
 
 
 def run_id(number: int) -> str:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from results import query
 from results.home import Home
 from results.ingest import content_hash, ingest
-from tests.results.helpers import eval_row, must_claim, new_run, run_id, train_row
+from tests.results.helpers import eval_row, must_claim, new_run, run_id, train_row, without_fsync
 
 Timeline = dict[int, float]
 
@@ -61,7 +61,7 @@ def live(home: Home, number: int, history: list[Life], every: int) -> tuple[Time
 def test_every_step_exactly_once_over_any_history(
     histories: list[list[Life]], every: int, ingest_between: bool
 ) -> None:
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, without_fsync():
         home = Home(folder)
         expected = {}
         for number, history in enumerate(histories):
