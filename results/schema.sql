@@ -1,4 +1,5 @@
 -- The database is a cache of the files under $LAB_HOME (docs/design.md). One ingester writes it.
+-- A table schema_version holds the SHA-256 of this file: a database made for another one is built anew.
 -- FLOPs are DOUBLE: training budgets exceed 9.2e18, the end of BIGINT.
 
 CREATE TABLE plans (
