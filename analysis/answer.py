@@ -18,7 +18,7 @@ def answer(plan: Plan, rows: list[dict[str, Any]]) -> list[str]:
     if not base["done"]:
         return [f"The baseline {base['arm']} has no finished run: no arm can be compared yet."]
     others = [row for row in rows if not row["baseline"]]
-    return [_alone(base), *_groups(others, base["arm"]), *_caveats(plan, others)]
+    return [*_groups(others, base["arm"]), _alone(base), *_caveats(plan, others)]
 
 
 def _alone(row: dict[str, Any]) -> str:
@@ -27,7 +27,7 @@ def _alone(row: dict[str, Any]) -> str:
     interval = ""
     if row["val_loss_low"] is not None:
         interval = f" (95 % interval {row['val_loss_low']:.4f} to {row['val_loss_high']:.4f})"
-    end = f"{row['val_loss']:.4f} nats per token{interval}, n = {row['done']}{_lost(row)}"
+    end = f"{row['val_loss']:.4f} nats per token{interval}, n\u00a0=\u00a0{row['done']}{_lost(row)}"
     return f"{row['arm']} ends at a validation loss of {end}."
 
 
@@ -42,7 +42,7 @@ def _groups(others: list[dict[str, Any]], base: str) -> list[str]:
         sentences.append(f"Below {base}, which is better: {_gaps(below)}.")
     if above:
         sentences.append(f"Above {base}, which is worse: {_gaps(above)}.")
-    sentences += [f"Not distinguishable from {base} at n = {n}: {_gaps(same)}." for n, same in _by_n(unclear)]
+    sentences += [f"Not distinguishable from {base} at n\u00a0=\u00a0{n}: {_gaps(same)}." for n, same in _by_n(unclear)]
     if single:
         sentences.append(f"One seed only, so no interval and no conclusion: {_gaps(single)}.")
     if empty:
@@ -63,7 +63,7 @@ def _gap(row: dict[str, Any]) -> str:
     interval = ""
     if row["difference_low"] is not None:
         interval = f" [{row['difference_low']:+.4f}, {row['difference_high']:+.4f}]"
-    return f"{row['arm']} by {row['difference']:+.4f}{interval}, n = {row['difference_n']}{_lost(row)}"
+    return f"{row['arm']} by {row['difference']:+.4f}{interval}, n\u00a0=\u00a0{row['difference_n']}{_lost(row)}"
 
 
 def _lost(row: dict[str, Any]) -> str:

@@ -44,7 +44,7 @@ def _troubled_runs(runs: pl.DataFrame, attempts: pl.DataFrame) -> Iterator[Notic
     todo = {
         "diverged": "Means leave them out, which flatters the arm; lower the learning rate or report how many diverge.",
         "failed": "Read the error with `lab failures`, mend it and call `lab sweep` again.",
-        "unfinished": "The numbers below will change; call `lab sweep` again to finish them.",
+        "unfinished": "The numbers will change; call `lab sweep` again to finish them.",
     }
     errors = dict(attempts.filter(pl.col("error").is_not_null()).select("run_id", "error").iter_rows())
     for outcome, advice in todo.items():
@@ -68,7 +68,7 @@ def _mixed(origin: Provenance) -> Iterator[Notice]:
         yield Notice("mixed_code", f"The runs used {len(origin.code)} versions of the code: {shares}. {again}")
     versions = {name: found for name, found in origin.packages.items() if len(found) > 1}
     if versions:
-        shares = "; ".join(f"{name} {listed(found)}" for name, found in versions.items())
+        shares = "; ".join(f"{name} " + listed(found, ", ") for name, found in versions.items())
         yield Notice("mixed_versions", f"The runs used different package versions: {shares}. {again}")
     for kind, what, found in (
         ("mixed_data", "different data", origin.data),

@@ -1,6 +1,6 @@
 """What all pictures share: one look per arm, names a font can draw, units, limits, labels at line ends."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -14,17 +14,19 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.font_manager import findfont, get_font
 
-WIDTH, HEIGHT = 5.6, 3.7  # inches; small, so that 9 point text stays readable on a phone
+from analysis.units import PREFIXES, scale
+
+WIDTH, HEIGHT = 5.2, 3.6  # inches; small, so that the text stays readable on a phone
 INK, FAINT = "#2b2b2b", "#b8b8b8"
 CUT = 0.2  # the share of training that may leave a picture, so that the differences at its end are visible
 STYLE: Any = {
     "font.family": "DejaVu Sans",
-    "font.size": 9,
+    "font.size": 9.5,
     "text.color": INK,
     "axes.labelcolor": INK,
     "axes.edgecolor": INK,
     "axes.linewidth": 0.8,
-    "axes.titlesize": 10,
+    "axes.titlesize": 10.5,
     "axes.titlelocation": "left",
     "axes.titleweight": "bold",
     "axes.grid": True,
@@ -80,7 +82,7 @@ def shown(name: str, longest: int = 24) -> str:
 def unit_of(axis: str, largest: float) -> tuple[float, str]:
     """(divisor, axis title) that make the ticks of one of `curves.AXES` short numbers."""
     if axis == "tokens":
-        divisor, unit = _thousands(largest, ("", "thousands", "millions", "billions", "trillions"))
+        divisor, unit = scale(largest, ("", "thousands", "millions", "billions", "trillions"))
         return divisor, f"training tokens ({unit})" if unit else "training tokens"
     if axis == "flops":
         divisor, unit = flops_unit(largest)
@@ -94,12 +96,7 @@ def unit_of(axis: str, largest: float) -> tuple[float, str]:
 
 def flops_unit(largest: float) -> tuple[float, str]:
     """(divisor, unit) for counts of floating point operations up to `largest`."""
-    return _thousands(largest, [f"{prefix}FLOPs" for prefix in ("", "k", "M", "G", "T", "P", "E", "Z", "Y")])
-
-
-def _thousands(largest: float, names: Sequence[str]) -> tuple[float, str]:
-    power = max((p for p in range(len(names)) if largest >= 2 * 1000.0**p), default=0)
-    return 1000.0**power, names[power]
+    return scale(largest, [f"{prefix}FLOPs" for prefix in PREFIXES])
 
 
 def loss_limits(curve: pl.DataFrame, column: str) -> tuple[float, float] | None:
@@ -127,9 +124,12 @@ def label_ends(axes: Axes, ends: list[tuple[str, float, float, Look]]) -> None:
     """Write each name beside the end (x, y in data units) of its line, pushed apart where they would collide."""
     low, high = axes.get_ylim()
     ends = sorted(ends, key=lambda end: end[2])
-    heights = spread([(y - low) / (high - low) for _, _, y, _ in ends], 0.062)
+    inches = axes.get_window_extent().height / axes.figure.dpi
+    line = 1.25 * mpl.rcParams["font.size"] / 72 / inches
+    heights = spread([(y - low) / (high - low) for _, _, y, _ in ends], line)
     lift = max(0.0, 0.02 - heights[0]) if heights else 0.0  # else names run into the axis title below
     for (name, x, y, look), height in zip(ends, heights, strict=True):
+        thread = {"arrowstyle": "-", "color": look.color, "lw": 0.6, "alpha": 0.6, "shrinkA": 1, "shrinkB": 1}
         axes.annotate(
             shown(name),
             (x, min(max(y, low), high)),
@@ -138,7 +138,7 @@ def label_ends(axes: Axes, ends: list[tuple[str, float, float, Look]]) -> None:
             color=look.color,
             va="center",
             annotation_clip=False,
-            arrowprops={"arrowstyle": "-", "color": look.color, "lw": 0.6, "alpha": 0.6, "shrinkA": 1, "shrinkB": 1},
+            arrowprops=thread | {"relpos": (0, 0.5)},
         )
 
 

@@ -1,5 +1,7 @@
 """The pictures of a report, each from aggregates to one matplotlib Figure. Nothing here computes a number."""
 
+from typing import Any
+
 import polars as pl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -40,7 +42,7 @@ def loss_figure(curve: pl.DataFrame, axis: str, title: str, looks: dict[str, Loo
 
     Where a frame has `smoothed`, that is the line, and the band stays raw. Dotted: fewer seeds than at the start.
     """
-    with canvas() as (figure, axes):
+    with canvas(_tall(curve)) as (figure, axes):
         line = "smoothed" if "smoothed" in curve.columns else "mean"
         if limits := loss_limits(curve, line):
             axes.set_ylim(limits)
@@ -51,13 +53,18 @@ def loss_figure(curve: pl.DataFrame, axis: str, title: str, looks: dict[str, Loo
 
 def difference_figure(curve: pl.DataFrame, axis: str, baseline: str, looks: dict[str, Look]) -> Figure:
     """A curve frame of arm minus baseline over training; below zero is better."""
-    with canvas() as (figure, axes):
+    with canvas(_tall(curve)) as (figure, axes):
         late = curve.filter(pl.col("step") >= CUT * pl.col("step").max(), pl.col("n") > 0)
         axes.set_ylim(padded(min([0.0, *late["low"]]), max([0.0, *late["high"]])))
         axes.axhline(0, color=INK, lw=1)
         _draw_arms(axes, curve, axis, "mean", looks)
-        axes.set(title=f"Validation loss minus {shown(baseline)}, same seed", ylabel="difference (nats per token)")
+        axes.set(title=f"Validation loss minus {shown(baseline, 16)}", ylabel="difference (nats per token)")
         return figure
+
+
+def _tall(curve: pl.DataFrame) -> float:
+    """Room for the name of every arm."""
+    return max(HEIGHT, 0.6 + 0.22 * curve["arm"].n_unique())
 
 
 def _draw_arms(axes: Axes, curve: pl.DataFrame, axis: str, line: str, looks: dict[str, Look]) -> None:
@@ -103,7 +110,7 @@ def final_figure(runs: pl.DataFrame, looks: dict[str, Look]) -> Figure:
                 values, [row + 0.16] * len(values), "o", color=looks[arm].color, ms=4, mec="white", mew=0.5, zorder=3
             )
         _arm_rows(axes, order, {arm: "no finished run" for arm in order if not losses[arm]})
-        axes.set(title="Final validation loss", xlabel="nats per token; bar: mean and 95 % interval, dots: seeds")
+        axes.set(title="Final validation loss", xlabel="nats per token")
         return figure
 
 
@@ -119,7 +126,7 @@ def forest_figure(runs: pl.DataFrame, baseline: str, smallest_effect: float | No
         for row, arm in enumerate(order):
             _interval(axes, row, gaps[arm], looks[arm])
         _arm_rows(axes, order, {arm: "nothing to compare" for arm in order if not gaps[arm].n})
-        axes.set(title=f"Difference to {shown(baseline)}", xlabel="nats per token, 95 % interval; left is better")
+        axes.set(title=f"Final validation loss minus {shown(baseline, 16)}", xlabel="nats per token, left is better")
         return figure
 
 
@@ -139,16 +146,10 @@ def _arm_rows(axes: Axes, order: list[str], remarks: dict[str, str]) -> None:
     axes.grid(axis="y", visible=False)
     axes.tick_params(axis="y", length=0)
     axes.spines["left"].set_visible(False)
-    for row, arm in enumerate(order):
-        axes.text(
-            0.5,
-            row,
-            remarks.get(arm, ""),
-            transform=axes.get_yaxis_transform(),
-            va="center",
-            ha="center",
-            color="#777777",
-        )
+    box = {"fc": "white", "ec": "none", "pad": 2}
+    place: dict[str, Any] = {"transform": axes.get_yaxis_transform(), "va": "center", "ha": "center"}
+    for arm, remark in remarks.items():
+        axes.text(0.5, order.index(arm), remark, color="#777777", bbox=box, **place)
 
 
 def flops_figure(shares: pl.DataFrame) -> Figure:
@@ -163,7 +164,7 @@ def flops_figure(shares: pl.DataFrame) -> Figure:
         for component in components:
             _component(axes, shares.filter(pl.col("component") == component), arms, left, divisor)
         _arm_rows(axes, arms, {})
-        axes.set(title="Forward FLOPs per token", xlabel=f"{unit} per token; percent: share of the arm's forward pass")
+        axes.set(title="Forward FLOPs per token", xlabel=f"{unit} per token")
         figure.legend(ncols=5, loc="outside lower center", frameon=False, fontsize=8, handlelength=1, handleheight=1)
         return figure
 

@@ -23,22 +23,23 @@ if TYPE_CHECKING:
 
 DPI = 150
 BAND = "Line: mean over seeds; band: lowest to highest seed; dotted: fewer seeds than before; ×: a loss not finite."
+FINAL = "Bar: mean and 95 % interval; dots: seeds, each joined through the arms by a grey thread."
 CUT_NOTE = "The early fall is cut off."
 
 
 @dataclass(frozen=True)
 class Picture:
-    """`name` is the stem of its files; `axis` is one of `curves.AXES` for a curve, else None."""
+    """`name` is the stem of its files; `part` is where it stands: results, compute, or one of `curves.AXES`."""
 
     name: str
     title: str
     caption: str
     figure: Figure
-    axis: str | None = None
+    part: str = "results"
 
     @cached_property
     def png(self) -> bytes:
-        """The picture as PNG, 840 pixels wide."""
+        """The picture as PNG, 780 pixels wide."""
         return self._rendered("png")
 
     @property
@@ -63,27 +64,26 @@ class Picture:
 
 
 def pictures_for(con: "DuckDBPyConnection", plan: Plan, looks: dict[str, Look]) -> list[Picture]:
-    """Every picture that the record has something for: results first, then curves over each axis."""
+    """Every picture that the record has something for: results, curves over each axis, compute."""
     runs, shares = runs_frame(con, plan), flops_shares(con, plan)
     pictures = []
     if (runs["outcome"] == "done").any():
-        caption = "Grey threads join the runs of one seed: what moves in parallel is the seed, not the arm."
-        pictures.append(Picture("final", "Final validation loss", caption, final_figure(runs, looks)))
+        pictures.append(Picture("final", "Final validation loss", FINAL, final_figure(runs, looks)))
         if plan.baseline in looks and len(looks) > 1:
-            pictures.append(_forest(runs, plan, looks))
+            pictures.append(_forest(runs, plan.baseline, plan.smallest_effect, looks))
+    pictures += _curves(con, plan, looks)
     if len(shares):
-        caption = "Exact causal count of one forward pass. Bars of one length are arms matched in compute."
-        pictures.append(Picture("flops", "Forward FLOPs per token by component", caption, flops_figure(shares)))
-    return pictures + _curves(con, plan, looks)
+        caption = "Exact causal count; percent: share of the arm. Equal lengths: arms matched in compute."
+        pictures.append(Picture("flops", "Forward FLOPs by component", caption, flops_figure(shares), "compute"))
+    return pictures
 
 
-def _forest(runs: pl.DataFrame, plan: Plan, looks: dict[str, Look]) -> Picture:
-    assert plan.baseline is not None
-    caption = "An interval that crosses 0 shows no difference at this number of seeds."
-    if plan.smallest_effect:
-        caption += f" Grey: less than {plan.smallest_effect:g} nats, which the plan calls too small to matter."
-    figure = forest_figure(runs, plan.baseline, plan.smallest_effect, looks)
-    return Picture("difference", f"Difference to {plan.baseline}", caption, figure)
+def _forest(runs: pl.DataFrame, baseline: str, smallest: float | None, looks: dict[str, Look]) -> Picture:
+    caption = "Mean and 95 % interval. One that crosses 0 shows no difference at this number of seeds."
+    if smallest:
+        caption += f" Grey: less than {smallest:g} nats, which the plan calls too small to matter."
+    figure = forest_figure(runs, baseline, smallest, looks)
+    return Picture("difference", f"Final validation loss minus {baseline}", caption, figure)
 
 
 def _curves(con: "DuckDBPyConnection", plan: Plan, looks: dict[str, Look]) -> list[Picture]:

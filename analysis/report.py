@@ -16,12 +16,13 @@ from analysis.pictures import Picture, pictures_for
 from analysis.provenance import listed, provenance
 from analysis.select import Plan
 from analysis.table import number, summary, troubles
+from analysis.units import si
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
 Row = dict[str, Any]
-AXIS_LABELS = [("step", "steps"), ("tokens", "tokens"), ("flops", "FLOPs"), ("wall_s", "seconds")]
+AXIS_LABELS = [("step", "steps"), ("tokens", "tokens"), ("flops", "FLOPs"), ("wall_s", "time")]
 RUN_COLUMNS = ("arm", "seed", "run_id", "state", "step", "steps", "val_loss", "tokens_per_s", "data_fingerprint")
 
 
@@ -69,12 +70,22 @@ COLUMNS = [
     _estimate("minus baseline", "difference", "+.4f", "paired by seed where seeds are shared"),
     _value("bits per byte", "bits_per_byte", ".4f"),
     _value("perplexity", "perplexity", ".3f", "mean over seeds, per token"),
-    _value("parameters", "params", ","),
-    _value("without embedding", "params_non_embedding", ",", "parameters that are not in the embedding"),
-    _value("mismatch", "match_residual", "+.2%", "largest deviation of the matched quantity from its target"),
-    _value("FLOPs / token", "flops_per_token", ".3g", "training: forward and backward"),
-    _value("FLOPs / run", "train_flops", ".3g", "training FLOPs of one run"),
-    _value("tokens / run", "tokens", ","),
+    Column(
+        "parameters",
+        lambda row: number(row["params"], ","),
+        "params",
+        "total; small print: without the embedding",
+        lambda row: number(row["params_non_embedding"], ",") + " non-emb.",
+    ),
+    _value("residual", "match_residual", "+.2%", "largest deviation of the matched quantity from its target"),
+    Column(
+        "compute / run",
+        lambda row: si(row["train_flops"], "FLOPs"),
+        "train_flops",
+        "training FLOPs of one run, forward and backward; small print: of one token",
+        lambda row: si(row["flops_per_token"], "FLOPs") + " / token",
+    ),
+    Column("tokens / run", lambda row: si(row["tokens"]), "tokens"),
     _value("tokens / s", "tokens_per_s", ",.0f", "median over runs"),
 ]
 

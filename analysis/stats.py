@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from scipy import stats
+from scipy.special import stdtrit
 
 LEVEL = 0.95
 
@@ -89,4 +89,4 @@ def _t_interval(mean: float, error: float, freedom: float, n: int, method: str, 
 
 @lru_cache(maxsize=4096)
 def _t_quantile(level: float, freedom: float) -> float:
-    return float(stats.t.ppf((1 + level) / 2, freedom))
+    return float(stdtrit(freedom, (1 + level) / 2))

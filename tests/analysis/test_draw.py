@@ -1,0 +1,150 @@
+from itertools import pairwise
+from typing import Any
+
+import polars as pl
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from analysis import curves, draw, figures
+from analysis.draw import looks_for
+from analysis.flops import flops_shares
+from analysis.frames import runs_frame
+from analysis.select import Plan, resolve_plan
+from analysis.units import si
+from tests.analysis.synthetic import FFN, final_loss, five_arms
+
+LOOKS = looks_for(list(FFN), "relu")
+
+
+def test_every_arm_has_its_own_look_and_the_baseline_is_ink() -> None:
+    arms = [f"arm{i}" for i in range(28)]
+    looks = looks_for(arms, "arm3")
+    assert len(set(looks.values())) == 28
+    assert looks["arm3"].color == draw.INK
+    assert set(looks) == set(arms)
+
+
+def test_a_baseline_that_is_no_arm_adds_none() -> None:
+    assert set(looks_for(["a"], None)) == set(looks_for(["a"], "gone")) == {"a"}
+
+
+@pytest.mark.parametrize(
+    ("axis", "largest", "expected"),
+    [
+        ("step", 5e6, (1, "optimiser steps")),
+        ("tokens", 2.5e6, (1e6, "training tokens (millions)")),
+        ("tokens", 900, (1, "training tokens")),
+        ("flops", 3e15, (1e15, "training compute (PFLOPs)")),
+        ("flops", 3e23, (1e21, "training compute (ZFLOPs)")),
+        ("wall_s", 100, (1, "training time (seconds)")),
+        ("wall_s", 1000, (60, "training time (minutes)")),
+        ("wall_s", 1e5, (3600, "training time (hours)")),
+    ],
+)
+def test_units(axis: str, largest: float, expected: tuple[float, str]) -> None:
+    assert draw.unit_of(axis, largest) == expected
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(12.3e12, "12.3 TFLOPs"), (950, "950 FLOPs"), (1000, "1 kFLOPs"), (None, "–")]
+)
+def test_si(value: Any, text: str) -> None:
+    assert si(value, "FLOPs") == text
+
+
+def test_names_are_one_drawable_line() -> None:
+    assert draw.shown("a\nb  c") == "a b c"
+    assert draw.shown("$x$") == r"\$x\$"
+    assert draw.shown("\u5909a") == "\ufffda"
+    assert draw.shown("x" * 40, 10) == "x" * 9 + "…"
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=20), st.floats(0.01, 0.2))
+def test_spread_keeps_names_apart_and_in_order(heights: list[float], gap: float) -> None:
+    heights = sorted(heights)
+    out = draw.spread(heights, gap)
+    assert all(b - a >= gap * (1 - 1e-6) for a, b in pairwise(out))
+    assert sum(out) == pytest.approx(sum(heights), abs=1e-9)
+
+
+def test_spread_leaves_alone_what_is_far_apart() -> None:
+    assert draw.spread([0.1, 0.5, 0.9], 0.1) == [0.1, 0.5, 0.9]
+
+
+def test_the_limits_cut_the_early_fall_and_hold_every_end(con: Any, plan: Plan) -> None:
+    curve = curves.over_seeds(curves.val_points(con, plan))
+    low, high = draw.loss_limits(curve, "mean")
+    ends = curve.filter(pl.col("step") == 600)["mean"]
+    assert low < ends.min() and ends.max() < high
+    assert high < 0.7 * curve["mean"].max()
+
+
+def test_an_arm_that_blows_up_does_not_flatten_the_others(con: Any, trouble: Plan) -> None:
+    curve = curves.smooth(curves.over_seeds(curves.train_points(con, trouble)))
+    assert curve["smoothed"].max() > 2.2
+    assert draw.loss_limits(curve, "smoothed")[1] < 2.2
+
+
+def test_limits_without_any_finite_value() -> None:
+    curve = pl.DataFrame({"arm": ["a"], "step": [1], "mean": [None]}, schema_overrides={"mean": pl.Float64})
+    assert draw.loss_limits(curve, "mean") is None
+
+
+def line_ends(axes: Any) -> dict[str, float]:
+    """{colour: last value} of the solid or dashed line of each arm."""
+    return {line.get_color(): line.get_ydata()[-1] for line in axes.lines if line.get_linewidth() == 1.6}
+
+
+def test_the_loss_picture_draws_the_means_and_names_every_arm(con: Any, plan: Plan) -> None:
+    figure = figures.loss_figure(curves.over_seeds(curves.val_points(con, plan)), "tokens", "t", LOOKS)
+    axes: Any = figure.axes[0]
+    truth = {LOOKS[arm.name].color: sum(final_loss(arm, s) for s in range(3)) / 3 for arm in five_arms()}
+    assert line_ends(axes) == pytest.approx(truth, abs=1e-5)
+    assert {text.get_text() for text in axes.texts} == set(FFN)
+    assert axes.get_xlabel() == "training tokens (millions)"
+    assert "nats" in axes.get_ylabel()
+
+
+def test_a_divergence_is_marked_in_the_arm_s_colour(con: Any, trouble: Plan) -> None:
+    curve = curves.thin(curves.smooth(curves.over_seeds(curves.train_points(con, trouble))))
+    axes: Any = figures.loss_figure(curve, "step", "t", LOOKS).axes[0]
+    marks = [(line.get_color(), list(line.get_xdata())) for line in axes.lines if line.get_marker() == "x"]
+    assert [mark for mark in marks if mark[1]] == [(LOOKS["gelu"].color, [300])]
+
+
+def test_the_difference_picture_has_zero_and_no_baseline_line(con: Any, plan: Plan) -> None:
+    gap = curves.over_seeds(curves.minus_baseline(curves.val_points(con, plan), "relu"))
+    axes: Any = figures.difference_figure(gap, "step", "relu", LOOKS).axes[0]
+    assert line_ends(axes) == pytest.approx({LOOKS[a].color: offset for a, offset in FFN.items() if a != "relu"})
+    assert axes.get_ylim()[0] < -0.035 and axes.get_ylim()[1] > 0
+
+
+def test_the_final_picture_shows_every_seed_and_sorts_the_best_on_top(con: Any, plan: Plan) -> None:
+    axes: Any = figures.final_figure(runs_frame(con, plan), LOOKS).axes[0]
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["swiglu", "geglu", "gelu", "relu", "silu"]
+    dots = {line.get_color(): sorted(line.get_xdata()) for line in axes.lines if line.get_marker() == "o"}
+    assert dots == {LOOKS[a.name].color: sorted(final_loss(a, s) for s in range(3)) for a in five_arms()}
+
+
+def test_the_forest_says_where_there_is_nothing(con: Any, trouble: Plan) -> None:
+    axes: Any = figures.forest_figure(runs_frame(con, trouble), "relu", 0.01, LOOKS).axes[0]
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["swiglu", "geglu", "gelu", "silu"]
+    assert [text.get_text() for text in axes.texts] == ["nothing to compare"]
+
+
+def test_the_flops_bars_add_up_to_the_forward_pass(con: Any, plan: Plan) -> None:
+    shares = flops_shares(con, plan)
+    axes: Any = figures.flops_figure(shares).axes[0]
+    ends = {round(bar.get_y() + bar.get_height() / 2): bar.get_x() + bar.get_width() for bar in axes.patches}
+    totals = shares.group_by("arm", maintain_order=True).agg(pl.col("flops_per_token").sum())["flops_per_token"]
+    assert [ends[row] for row in range(5)] == pytest.approx((totals / 1000).to_list())
+    assert axes.get_xlabel() == "kFLOPs per token"
+
+
+def test_names_in_math_mode_do_not_break_a_picture(con: Any) -> None:
+    plan = resolve_plan(con, "hostile")
+    runs = runs_frame(con, plan)
+    figure = figures.final_figure(runs, looks_for(runs["arm"].unique().to_list(), plan.baseline))
+    figure.draw_without_rendering()
+    assert any("frac" in label.get_text() for label in figure.axes[0].get_yticklabels())
