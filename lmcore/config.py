@@ -10,7 +10,7 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal, Self, TypeVar, get_args
+from typing import Any, ClassVar, Literal, Self, TypeGuard, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
@@ -295,23 +295,25 @@ def replace(config: AnyConfig, changes: Mapping[str, Any]) -> AnyConfig:
 
 def field_type(kind: type[Config], key: str) -> Any:
     """The declared type of a dotted key. Raises ConfigError naming the nearest existing key."""
-    name, _, rest = key.partition(".")
-    if name not in kind.model_fields:
-        raise ConfigError(f"unknown key {key!r} in {kind.__name__}{did_you_mean(key, _dotted(kind))}")
-    annotation = kind.model_fields[name].annotation
-    nested = isinstance(annotation, type) and issubclass(annotation, Config)
-    if rest:
-        if not nested:
-            raise ConfigError(f"{name!r} is a value, it has no key {rest!r}")
-        return field_type(annotation, rest)  # type: ignore[arg-type]
+    annotation: Any = kind
+    for name in key.split("."):
+        if not _is_config(annotation):
+            raise ConfigError(f"{key!r}: {key.partition('.' + name)[0]} is a value, it has no key {name!r}")
+        if name not in annotation.model_fields:
+            raise ConfigError(f"unknown key {key!r}{did_you_mean(key, _dotted(kind))}")
+        annotation = annotation.model_fields[name].annotation
     return annotation
 
 
+def _is_config(annotation: Any) -> TypeGuard[type[Config]]:
+    return isinstance(annotation, type) and issubclass(annotation, Config)
+
+
 def _dotted(kind: type[Config]) -> list[str]:
-    names = []
+    names: list[str] = []
     for name, field in kind.model_fields.items():
-        nested = isinstance(field.annotation, type) and issubclass(field.annotation, Config)
-        names += [f"{name}.{rest}" for rest in _dotted(field.annotation)] if nested else [name]  # type: ignore[arg-type]
+        inner = field.annotation
+        names += [f"{name}.{rest}" for rest in _dotted(inner)] if _is_config(inner) else [name]
     return names
 
 

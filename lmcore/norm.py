@@ -8,7 +8,7 @@ from lmcore.config import ModelConfig
 
 
 class Norm(nn.Module):
-    """RMSNorm, x / rms(x) * gain (Zhang & Sennrich 2019), or LayerNorm, (x - mean) / std * gain + bias (Ba et al. 2016).
+    """RMSNorm, x / rms(x) * gain (Zhang & Sennrich 2019); LayerNorm, (x - mean) / std * gain + bias (Ba et al. 2016).
 
     Input and output (..., D) of the same dtype.
     """
