@@ -1,0 +1,1 @@
+"""From the record to an answer: name -> plan -> tables, curves, checks -> pictures -> report. Reads, never writes."""

@@ -102,16 +102,16 @@ def flops_unit(largest: float) -> tuple[float, str]:
 def loss_limits(curve: pl.DataFrame, column: str) -> tuple[float, float] | None:
     """Limits that show where arms part: the fall during the first fifth may leave through the top.
 
-    The median arm sets the top so that one that blows up does not flatten the others, but the last finite
-    value of each arm stays inside. None without any finite value.
+    The median arm sets the top, so that one that blows up does not flatten the others; but every arm that
+    comes to the end of training ends inside. None without any finite value.
     """
     known = curve.filter(pl.col(column).is_not_null())
     late = known.filter(pl.col("step") >= CUT * pl.col("step").max())
     if late.is_empty():
         return None
-    by_arm = late.sort("step").group_by("arm").agg(top=pl.col(column).max(), end=pl.col(column).last())
-    top = max(median(by_arm["top"].to_list()), *by_arm["end"].to_list())
-    return padded(min(late[column].to_list()), top)
+    tops = late.group_by("arm").agg(pl.col(column).max())[column].to_list()
+    ends = late.filter(pl.col("step") == pl.col("step").max())[column].to_list()
+    return padded(min(late[column].to_list()), max(median(tops), *ends))
 
 
 def padded(low: float, high: float) -> tuple[float, float]:

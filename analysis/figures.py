@@ -40,7 +40,7 @@ COMPONENT_COLORS = {
 def loss_figure(curve: pl.DataFrame, axis: str, title: str, looks: dict[str, Look]) -> Figure:
     """A curve frame over one of `curves.AXES`: line = mean, band = lowest to highest seed, × = a value not finite.
 
-    Where a frame has `smoothed`, that is the line, and the band stays raw. Dotted: fewer seeds than at the start.
+    Where a frame has `smoothed`, that is the line, and the band stays raw. Dotted: fewer seeds than elsewhere.
     """
     with canvas(_tall(curve)) as (figure, axes):
         line = "smoothed" if "smoothed" in curve.columns else "mean"
@@ -68,8 +68,9 @@ def _tall(curve: pl.DataFrame) -> float:
 
 
 def _draw_arms(axes: Axes, curve: pl.DataFrame, axis: str, line: str, looks: dict[str, Look]) -> None:
-    largest = max(curve[axis].to_list(), default=1.0)
+    largest = max(curve[axis].to_list(), default=0.0) or 1.0  # an evaluation before the first step stands at 0
     divisor, title = unit_of(axis, largest)
+    left = 0.7 * CUT * largest / divisor  # what ended before is shown at this edge
     band = 0.13 if line == "mean" else 0.05  # raw training bands are wide and lie upon each other
     ends = []
     for arm, look in looks.items():
@@ -79,14 +80,14 @@ def _draw_arms(axes: Axes, curve: pl.DataFrame, axis: str, line: str, looks: dic
         known = part.filter(pl.col(line).is_not_null())
         full = pl.when(pl.col("n") == part["n"].max()).then(pl.col(line))
         axes.fill_between(part[axis], part["low"], part["high"], color=look.color, alpha=band, lw=0)
-        axes.plot(known[axis], known[line], color=look.color, lw=1.0, ls=":")
+        dot = "." if len(known) == 1 else ""  # one point makes no line
+        axes.plot(known[axis], known[line], marker=dot, color=look.color, lw=1.0, ls=":")
         axes.plot(part[axis], part.select(full).to_series(), color=look.color, lw=1.6, ls=look.dashes)
         bad = part.filter(pl.col("n_bad") > 0)
-        axes.plot(
-            bad[axis], [0.985] * len(bad), "x", color=look.color, ms=7, mew=2, transform=axes.get_xaxis_transform()
-        )
-        ends += [(arm, known[axis][-1], known[line][-1], look)] if len(known) else []
-    axes.set_xlim(0.7 * CUT * largest / divisor, largest / divisor)
+        top = axes.get_xaxis_transform()
+        axes.plot(bad[axis].clip(left), [0.985] * len(bad), "x", color=look.color, ms=7, mew=2, transform=top)
+        ends += [(arm, max(left, known[axis][-1]), known[line][-1], look)] if len(known) else []
+    axes.set_xlim(left, largest / divisor)
     axes.set_xlabel(title)
     label_ends(axes, ends)
 
@@ -102,13 +103,12 @@ def final_figure(runs: pl.DataFrame, looks: dict[str, Look]) -> Figure:
     with canvas(_height(len(order))) as (figure, axes):
         for seed in runs["seed"].unique().sort():
             rows = [(losses[arm][seed], row + 0.16) for row, arm in enumerate(order) if seed in losses[arm]]
-            axes.plot(*zip(*rows, strict=True), color=FAINT, lw=0.7, zorder=1) if rows else None
+            axes.plot([x for x, _ in rows], [y for _, y in rows], color=FAINT, lw=0.7, zorder=1)
         for row, arm in enumerate(order):
             _interval(axes, row - 0.12, means[arm], looks[arm])
             values = list(losses[arm].values())
-            axes.plot(
-                values, [row + 0.16] * len(values), "o", color=looks[arm].color, ms=4, mec="white", mew=0.5, zorder=3
-            )
+            dots: dict[str, Any] = {"color": looks[arm].color, "ms": 4, "mec": "white", "mew": 0.5, "zorder": 3}
+            axes.plot(values, [row + 0.16] * len(values), "o", **dots)
         _arm_rows(axes, order, {arm: "no finished run" for arm in order if not losses[arm]})
         axes.set(title="Final validation loss", xlabel="nats per token")
         return figure

@@ -72,18 +72,58 @@ def test_spread_leaves_alone_what_is_far_apart() -> None:
     assert draw.spread([0.1, 0.5, 0.9], 0.1) == [0.1, 0.5, 0.9]
 
 
+def limits(curve: pl.DataFrame, column: str) -> tuple[float, float]:
+    found = draw.loss_limits(curve, column)
+    assert found is not None
+    return found
+
+
 def test_the_limits_cut_the_early_fall_and_hold_every_end(con: Any, plan: Plan) -> None:
     curve = curves.over_seeds(curves.val_points(con, plan))
-    low, high = draw.loss_limits(curve, "mean")
-    ends = curve.filter(pl.col("step") == 600)["mean"]
-    assert low < ends.min() and ends.max() < high
-    assert high < 0.7 * curve["mean"].max()
+    low, high = limits(curve, "mean")
+    ends = curve.filter(pl.col("step") == 600)["mean"].to_list()
+    assert low < min(ends) and max(ends) < high
+    assert high < 0.7 * max(curve["mean"].to_list())
 
 
-def test_an_arm_that_blows_up_does_not_flatten_the_others(con: Any, trouble: Plan) -> None:
+def test_a_run_that_blows_up_does_not_flatten_the_others(con: Any, trouble: Plan) -> None:
     curve = curves.smooth(curves.over_seeds(curves.train_points(con, trouble)))
-    assert curve["smoothed"].max() > 2.2
-    assert draw.loss_limits(curve, "smoothed")[1] < 2.2
+    assert max(curve["smoothed"].to_list()) > 2.2
+    assert limits(curve, "smoothed")[1] < 2.2
+
+
+def small_curve(**arms: list[float | None]) -> pl.DataFrame:
+    """One seed per arm, a value for each step from 0."""
+    rows = [(arm, i, i * 10, i * 1e3, i * 0.5, x) for arm, values in arms.items() for i, x in enumerate(values)]
+    names = ["arm", "step", "tokens", "flops", "wall_s", "loss"]
+    return curves.over_seeds(pl.DataFrame(rows, schema=names, orient="row").cast({"loss": pl.Float64}))
+
+
+def test_an_arm_that_diverges_as_a_whole_may_leave_but_one_that_ends_worse_may_not() -> None:
+    good: list[float | None] = [3.0, 2.0, 1.9, 1.8, 1.7, 1.6]
+    assert limits(small_curve(a=good, b=good, c=[3.0, 2.0, 9.0, None]), "mean")[1] < 2.2
+    assert limits(small_curve(a=good, b=good, c=[3.0, 2.9, 2.9, 2.9, 2.9, 2.9]), "mean")[1] > 2.9
+
+
+@pytest.mark.parametrize("values", [[4.0], [4.0, 3.0], [None], [4.0, None], [None, 4.0], [2.0] * 5])
+@pytest.mark.parametrize("axis", curves.AXES)
+def test_the_first_minutes_of_a_run_can_be_drawn(values: list[float | None], axis: str) -> None:
+    curve = curves.thin(small_curve(relu=values, gelu=values))
+    for figure in (
+        figures.loss_figure(curve, axis, "t", LOOKS),
+        figures.loss_figure(curves.smooth(curve), axis, "t", LOOKS),
+        figures.difference_figure(curve, axis, "relu", LOOKS),
+    ):
+        figure.draw_without_rendering()
+        named = {text.get_text() for text in figure.axes[0].texts}
+        assert named == ({"relu", "gelu"} if any(values) else set())
+
+
+def test_an_early_divergence_is_marked_at_the_edge() -> None:
+    curve = small_curve(relu=[3.0 - 0.1 * i for i in range(20)], gelu=[3.0, None])
+    axes: Any = figures.loss_figure(curve, "step", "t", LOOKS).axes[0]
+    marks = [list(line.get_xdata()) for line in axes.lines if line.get_marker() == "x"]
+    assert [axes.get_xlim()[0]] in marks
 
 
 def test_limits_without_any_finite_value() -> None:
