@@ -121,9 +121,12 @@ def padded(low: float, high: float) -> tuple[float, float]:
 
 
 def label_ends(axes: Axes, ends: list[tuple[str, float, float, Look]]) -> None:
-    """Write each name beside the end (x, y in data units) of its line, pushed apart where they would collide."""
+    """Write each name beside the end (x, y in data units) of its line, pushed apart where they would collide.
+
+    An end above or below the picture counts as lying on its edge.
+    """
     low, high = axes.get_ylim()
-    ends = sorted(ends, key=lambda end: end[2])
+    ends = sorted(((name, x, min(max(y, low), high), look) for name, x, y, look in ends), key=lambda end: end[2])
     inches = axes.get_window_extent().height / axes.figure.dpi
     line = 1.25 * mpl.rcParams["font.size"] / 72 / inches
     heights = spread([(y - low) / (high - low) for _, _, y, _ in ends], line)
@@ -132,7 +135,7 @@ def label_ends(axes: Axes, ends: list[tuple[str, float, float, Look]]) -> None:
         thread = {"arrowstyle": "-", "color": look.color, "lw": 0.6, "alpha": 0.6, "shrinkA": 1, "shrinkB": 1}
         axes.annotate(
             shown(name),
-            (x, min(max(y, low), high)),
+            (x, y),
             xytext=(1.04, height + lift),
             textcoords="axes fraction",
             color=look.color,
