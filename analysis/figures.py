@@ -85,7 +85,9 @@ def _draw_arms(axes: Axes, curve: pl.DataFrame, axis: str, line: str, looks: dic
         axes.plot(part[axis], part.select(full).to_series(), color=look.color, lw=1.6, ls=look.dashes)
         bad = part.filter(pl.col("n_bad") > 0)
         top = axes.get_xaxis_transform()
-        axes.plot(bad[axis].clip(left), [0.985] * len(bad), "x", color=look.color, ms=7, mew=2, transform=top)
+        axes.plot(
+            bad[axis].clip(left), [0.985] * len(bad), "x", color=look.color, ms=7, mew=2, transform=top, clip_on=False
+        )
         ends += [(arm, max(left, known[axis][-1]), known[line][-1], look)] if len(known) else []
     axes.set_xlim(left, largest / divisor)
     axes.set_xlabel(title)

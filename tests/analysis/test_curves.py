@@ -39,8 +39,9 @@ def test_train_curve_is_mean_and_range_over_seeds(con: Any, plan: Plan) -> None:
 
 
 def test_val_curve_has_the_clock_and_compute_of_its_step(con: Any, plan: Plan) -> None:
-    curve = curves.over_seeds(curves.val_points(con, plan)).filter(pl.col("arm") == "relu", pl.col("step") > 0)
-    row = curve.row(0, named=True)
+    curve = curves.over_seeds(curves.val_points(con, plan)).filter(pl.col("arm") == "relu")
+    assert curve.select("step", "tokens", "flops", "wall_s").row(0) == (0, 0, 0, 0)
+    row = curve.row(1, named=True)
     assert row["mean"] == pytest.approx(np.mean([val_loss(five_arms()[0], seed, EVAL_EVERY) for seed in range(3)]))
     assert row["flops"] == pytest.approx(EVAL_EVERY * BATCH_TOKENS * 5e6)
     assert row["wall_s"] == pytest.approx(np.mean([EVAL_EVERY * 0.045 * (1 + 0.02 * seed) for seed in range(3)]))
