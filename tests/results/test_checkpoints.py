@@ -1,11 +1,13 @@
 import logging
 import random
 import time
+from pathlib import Path
 
 import pytest
 
 from results import checkpoints
 from results.home import Home
+from results.record import Superseded
 from tests.results.helpers import end, eval_row, hear, new_run, python, run_id, started, train_row
 
 SAVER = """
@@ -120,6 +122,23 @@ def test_a_zombie_that_slipped_through_cannot_move_the_timeline(home: Home) -> N
     checkpoints.save(run.path / "checkpoints", 30, zombie.number, {"w": b"zombie"}, True, lambda: None)
     alive.save_checkpoint(30, {"w": b"thirty"})
     assert run.latest_checkpoint() == (30, {"w": b"thirty"})
+
+
+def test_a_takeover_during_a_save_stops_it(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = new_run(home)
+    old = started(run)
+    old.save_checkpoint(10, {"w": b"ten"})
+    write_new = checkpoints.write_new
+
+    def write_while_another_claims(path: Path, data: bytes) -> None:
+        write_new(path, data)
+        if path.name == "w":
+            run.claim({})
+
+    monkeypatch.setattr(checkpoints, "write_new", write_while_another_claims)
+    with pytest.raises(Superseded):
+        old.save_checkpoint(20, {"w": b"twenty"})
+    assert [path.name for path in (run.path / "checkpoints").iterdir()] == ["step_00000010"]
 
 
 def test_rows_are_durable_before_the_checkpoint(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
