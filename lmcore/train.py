@@ -38,7 +38,7 @@ class TrainRow:
 
 @dataclass(frozen=True)
 class EvalRow:
-    """One evaluation: mean cross-entropy in nats over `tokens` fixed tokens."""
+    """One evaluation: mean cross-entropy in nats on the fixed sequences, after `tokens` training tokens."""
 
     step: int
     split: str
@@ -106,6 +106,16 @@ class _Run:
             self.evaluate()  # resumed from the last checkpoint of all: only the ending was missing
         return self.end("done")
 
+    @property
+    def tokens(self) -> int:
+        """Training tokens so far."""
+        return self.progress.step * self.config.train.batch * self.config.model.context
+
+    @property
+    def flops(self) -> float:
+        """Training FLOPs so far."""
+        return self.flops_per_token * self.tokens
+
     def update(self) -> bool:
         """One optimiser update; logs a row. False when the loss or the gradient is not finite."""
         train, began = self.config.train, time.perf_counter()
@@ -156,15 +166,13 @@ class _Run:
         self.model.train()
         loss = total / targets.numel()
         bits_per_byte = loss / math.log(2) / self.data.info.bytes_per_token
-        self.last_eval = EvalRow(self.progress.step, "val", targets.numel(), loss, _exp(loss), bits_per_byte)
+        self.last_eval = EvalRow(self.progress.step, "val", self.tokens, loss, _exp(loss), bits_per_byte)
         self.sink.eval_row(asdict(self.last_eval))
 
     def log(self, loss: float, lr: float, grad_norm: float, tokens_per_s: float) -> None:
         """One row, counting tokens and FLOPs from the first update of the run."""
-        step = self.progress.step
-        tokens = step * self.config.train.batch * self.config.model.context
-        flops = self.flops_per_token * tokens
-        self.last_train = TrainRow(step, tokens, flops, self.progress.wall_s, loss, lr, grad_norm, tokens_per_s)
+        step, wall_s = self.progress.step, self.progress.wall_s
+        self.last_train = TrainRow(step, self.tokens, self.flops, wall_s, loss, lr, grad_norm, tokens_per_s)
         self.sink.train_row(asdict(self.last_train))
 
     def save(self) -> None:
@@ -174,13 +182,12 @@ class _Run:
     def end(self, ending: Ending, stop_reason: str | None = None) -> Outcome:
         """What is known at the end; the numbers of a finished run go into its DONE record."""
         step, wall_s = self.progress.step, self.progress.wall_s
-        tokens = step * self.config.train.batch * self.config.model.context
         summary: dict[str, float | int | str] = {
             "step": step,
-            "tokens": tokens,
-            "flops": self.flops_per_token * tokens,
+            "tokens": self.tokens,
+            "flops": self.flops,
             "wall_s": wall_s,
-            "tokens_per_s": tokens / wall_s if wall_s else 0.0,
+            "tokens_per_s": self.tokens / wall_s if wall_s else 0.0,
             "weights_sha256": checkpoint.weights_sha256(self.model),
         }
         if self.last_train:

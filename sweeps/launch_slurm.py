@@ -50,9 +50,9 @@ def submit(job: SlurmWorker, snapshot: Path, tasks: int, cpus: int, options: dic
     intent.parent.mkdir(parents=True, exist_ok=True)
     record = {"uuid": name, "call": job.call, "tasks": str(tasks), "submitted_at": now()}
     write_json(intent, record)
-    submitted = make_executor(Path(job.plan) / "jobs", name, snapshot, tasks, cpus, options).map_array(
-        lambda worker: worker(), [job] * tasks
-    )
+    executor = make_executor(Path(job.plan) / "jobs", name, snapshot, tasks, cpus, options)
+    with executor.batch():
+        submitted = [executor.submit(job) for _ in range(tasks)]
     job_id = str(submitted[0].job_id).partition("_")[0]
     write_json(intent, record | {"job_id": job_id})
     return job_id

@@ -20,6 +20,7 @@ from sweeps.stored import StoredPlan, run_states
 LOOK_EVERY_S = 1.0
 LINE_EVERY_S = 30.0
 SCHEDULER_EVERY_S = 10.0
+WAITING = (State.PLANNED, State.SUBMITTED, State.QUEUED)
 FINISHED = (State.DONE, State.FAILED, State.DIVERGED, State.PRUNED, State.CANCELLED)
 
 
@@ -91,7 +92,7 @@ def _lines(look: _Look, eta: Eta, console: Console) -> list[RunState]:
     while True:
         states, over = look()
         for state in states:
-            if before and state.state is not before[state.run_id]:
+            if before and state.state is not before[state.run_id] and state.state not in WAITING:
                 console.print(f"{names[state.run_id]} ({state.run_id}): {state.state} at step {state.step}")
         before = {state.run_id: state.state for state in states}
         if over or time.monotonic() - said > LINE_EVERY_S:
