@@ -251,8 +251,8 @@ def _is_expected(error: Exception) -> bool:
     """Errors of use or of the surroundings, told in one line; anything else is a fault of ours and keeps its trace."""
     if isinstance(error, OSError):
         return True
-    names = {kind.__module__.partition(".")[0] for kind in type(error).__mro__}
-    return type(error).__module__.partition(".")[0] in ("lmcore", "results", "sweeps", "analysis") or "duckdb" in names
+    package = type(error).__module__.partition(".")[0].lstrip("_")
+    return package in ("lmcore", "results", "sweeps", "analysis", "duckdb")
 
 
 def main() -> None:

@@ -68,7 +68,9 @@ def prepare(config: DataConfig, cache: Path) -> DataInfo:
     """Tokenise the corpus into `cache` unless that is done already. Raises corpus.DataError."""
     text = corpus.load(config)
     folder = _folder(config, cache, text)
-    if not (folder / "meta.json").exists():
+    if folder.exists() and not _is_whole(folder):
+        shutil.rmtree(folder)  # damaged by hand or by a crash of the machine; it is only a cache
+    if not folder.exists():
         _build(folder, text, config)
     return load(folder).info
 
@@ -84,11 +86,22 @@ def find(fingerprint: str, cache: Path) -> Path:
 
 
 def load(folder: Path) -> TokenData:
-    """Map a prepared folder; nothing is read into memory."""
+    """Map a prepared folder; nothing is read into memory. Raises DataError for files of the wrong size."""
+    if not _is_whole(folder):
+        raise corpus.DataError(f"prepared data in {folder} is damaged; run `lab sweep` again to prepare it anew")
     meta = json.loads((folder / "meta.json").read_text())
     dtype = np.dtype(meta.pop("dtype"))
     train, val = (np.memmap(folder / f"{part}.bin", dtype=dtype, mode="r") for part in ("train", "val"))
     return TokenData(DataInfo(**meta), train, val)
+
+
+def _is_whole(folder: Path) -> bool:
+    try:
+        meta = json.loads((folder / "meta.json").read_text())
+        width = np.dtype(meta["dtype"]).itemsize
+        return all((folder / f"{p}.bin").stat().st_size == width * meta[f"{p}_tokens"] for p in ("train", "val"))
+    except (OSError, ValueError, KeyError):
+        return False
 
 
 def load_tokenizer(folder: Path) -> tokenizer.Tokenizer:

@@ -23,7 +23,7 @@ from sweeps.signals import StopFlag
 
 log = logging.getLogger("lab")
 
-ENDED, FAILED, NOT_CLAIMED = 0, 1, 3  # exit codes of the child
+ENDED, FAILED, NOT_CLAIMED, DISK_FULL = 0, 1, 3, 4  # exit codes of the child
 LOOK_EVERY_S = 0.5  # how often the loop looks for a cancel request and beats
 
 
@@ -63,13 +63,21 @@ class RecordSink:
 def attempt_run(
     home: Home, run: RunFolder, owner: Mapping[str, object], flag: StopFlag, deadline: float | None, after: int
 ) -> int:
-    """Claim `run` and train it to its end. Returns ENDED, FAILED, or NOT_CLAIMED when somebody else was first.
+    """Claim `run` and train it to its end; returns the exit code. NOT_CLAIMED: somebody else was first.
 
     `after` is the number of attempts the run had when it was found claimable.
     """
-    attempt = run.claim(owner, after=after)
+    try:
+        attempt = run.claim(owner, after=after)
+    except OSError as error:
+        log.error("run %s cannot be claimed: %s", run.run_id, error)
+        return DISK_FULL if kind_of(error) == "disk" else FAILED
     if attempt is None:
         return NOT_CLAIMED
+    return _attempt(home, run, attempt, flag, deadline)
+
+
+def _attempt(home: Home, run: RunFolder, attempt: Attempt, flag: StopFlag, deadline: float | None) -> int:
     _log_into(attempt.path / "log.txt")
     try:
         outcome, device = _train(home, run, attempt, flag, deadline)
@@ -84,7 +92,7 @@ def attempt_run(
         details = {"kind": kind_of(error), "error": f"{type(error).__name__}: {error}", "traceback": text}
         with contextlib.suppress(OSError):  # a full disk may refuse this too; the exit code still tells
             attempt.finish("failed", **details)
-        return FAILED
+        return DISK_FULL if details["kind"] == "disk" else FAILED
 
 
 def _train(home: Home, run: RunFolder, attempt: Attempt, flag: StopFlag, deadline: float | None) -> tuple[Outcome, str]:

@@ -1,6 +1,7 @@
 """What the `lab` commands about sweeps do, in terms of the other modules of this room."""
 
 import getpass
+import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -11,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from lmcore.config import ConfigError, parse_assignment
+from lmcore.count import checkpoint_bytes
 from results import views
 from results.home import Home
 from results.state import State
@@ -22,7 +24,7 @@ from sweeps.plan import Plan, plan
 from sweeps.spec import SweepError
 from sweeps.watch import watch
 
-PrintJson = Callable[[Any], None]
+SPARE_BYTES = 100_000  # a run also writes rows, a log and its ending
 
 
 @dataclass(frozen=True)
@@ -143,7 +145,19 @@ class Running:
         for state in states:
             if state.state is State.FAILED:
                 self.console.print(f"{state.run_id} failed ({state.kind}): {state.detail}; `lab logs {state.run_id}`")
-        return show.counts(states)
+        counts = show.counts(states)
+        if not all_well(counts):
+            self._say_if_the_disk_is_full()
+        return counts
+
+    def _say_if_the_disk_is_full(self) -> None:
+        need = max(checkpoint_bytes(run.config.model) for run in self.plan.runs)
+        free = shutil.disk_usage(self.home.path).free
+        if free < need + SPARE_BYTES:
+            self.console.print(
+                f"no space left at {self.home.path}: {free:,} bytes are free, a checkpoint needs {need:,}; "
+                "make room and call again"
+            )
 
     def leave(self) -> dict[str, int]:
         """Return at once; the workers go on."""

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from results.files import now, write_json
 from results.home import Home
-from results.state import State, claimable
+from results.state import RunState, State, claimable
 from sweeps import launch_local, slurm, snapshot
 from sweeps.plan import Plan
 from sweeps.spec import SweepError
@@ -63,7 +63,7 @@ def launch(plan: Plan, home: Home, options: Options) -> Launched:
     folder = plan.folder(home)
     queue = slurm.queue(folder, confirm=True)
     states = run_states(home, [run.run_id for run in plan.runs], queue)
-    retry = {s.run_id: s.attempts for s in states if s.state is State.FAILED} if options.retry_failed else {}
+    retry = {s.run_id: s.attempts for s in states if _is_to_retry(s, options)}
     missing = [s for s in states if claimable(s.state) or s.state is State.CANCELLED or s.run_id in retry]
     code_hash = snapshot.take(home)
     call = _record_call(folder, code_hash, retry, options)
@@ -80,6 +80,11 @@ def launch(plan: Plan, home: Home, options: Options) -> Launched:
     if options.cluster == "local":
         return Launched(len(missing), launch_local.start(home, folder, call, source, workers))
     return Launched(len(missing), job_id=_submit(plan, home, call, source, workers, options))
+
+
+def _is_to_retry(state: RunState, options: Options) -> bool:
+    """A full disk is no fault of the run: whoever calls again has made room."""
+    return state.state is State.FAILED and (options.retry_failed or state.kind == "disk")
 
 
 def _submit(plan: Plan, home: Home, call: str, source: Path, workers: int, options: Options) -> str:

@@ -19,7 +19,7 @@ from results.home import Home
 from results.record import RunFolder, claim_identity
 from results.state import RunState, State, claimable, run_state
 from sweeps import slurm
-from sweeps.attempt import ENDED, NOT_CLAIMED, attempt_run
+from sweeps.attempt import DISK_FULL, ENDED, NOT_CLAIMED, attempt_run
 from sweeps.signals import StopFlag, die_with_parent
 
 log = logging.getLogger("lab.worker")
@@ -66,9 +66,10 @@ class Worker:
             if found is None:
                 return self._failed()
             self.started.append(found[0])
-            self._wait(found[0], self._fork(*found))
+            if not self._attempt(*found):
+                return self._failed() or 1
         # A preempted job is requeued by SLURM, a cancelled one must not be: only our own time limit is ours to requeue.
-        if self.flag.reason in (None, "time_limit"):
+        if self.flag.reason in (None, "time_limit") and self._next():
             slurm.requeue_self()
         return self._failed()
 
@@ -94,7 +95,8 @@ class Worker:
             return self.retry.get(run.run_id) == seen.attempts
         if seen.state is State.UNKNOWN:
             return self._was_mine(run)
-        return claimable(seen.state)
+        # `lab sweep` withdraws cancel requests, so a cancelled run without one is to go on.
+        return claimable(seen.state) or seen.state is State.CANCELLED
 
     def _was_mine(self, run: RunFolder) -> bool:
         """A requeued job has the id of the job it was: what that one left running is certainly over."""
@@ -114,7 +116,17 @@ class Worker:
         finally:
             os._exit(code)  # never return into the parent's loop, whatever happened
 
-    def _wait(self, run: RunFolder, pid: int) -> None:
+    def _attempt(self, run: RunFolder, after: int) -> bool:
+        """Let a child try `run`. False when the next run would meet the same obstacle, so that it is left in peace."""
+        pid = self._fork(run, after)
+        code = self._wait(pid)
+        if code in (ENDED, NOT_CLAIMED):
+            return True
+        self._record_death(run, pid, code)
+        return code != DISK_FULL and len(run.attempts()) > after
+
+    def _wait(self, pid: int) -> int:
+        """The exit code of the child; our own stop signal is passed on to it."""
         told = False
         while True:
             done, status = os.waitpid(pid, os.WNOHANG)
@@ -124,9 +136,7 @@ class Worker:
                 os.kill(pid, self.flag.signal)
                 told = True
             time.sleep(0.02)
-        code = os.waitstatus_to_exitcode(status)
-        if code not in (ENDED, NOT_CLAIMED):
-            self._record_death(run, pid, code)
+        return os.waitstatus_to_exitcode(status)
 
     def _record_death(self, run: RunFolder, pid: int, code: int) -> None:
         """Write the exit that the child could not.
@@ -135,7 +145,7 @@ class Worker:
         """
         log.error("run %s ended with code %d", run.run_id, code)
         mine = [a for a in run.attempts() if (a.claim or {}).get("pid") == pid and a.exit is None]
-        if mine and -code not in (signal.SIGKILL, signal.SIGTERM):
+        if mine and code != DISK_FULL and -code not in (signal.SIGKILL, signal.SIGTERM):
             name = signal.Signals(-code).name if code < 0 else f"exit code {code}"
             write_json(
                 mine[-1].path / "exit.json",

@@ -131,6 +131,18 @@ def test_fingerprint_is_of_content_not_of_place(text_file: Path, tmp_path: Path)
     assert byte.info.fingerprint != a.info.fingerprint
 
 
+def test_damaged_data_is_refused_and_prepared_anew(text_file: Path, tmp_path: Path) -> None:
+    tokens = prepared(text_file, tmp_path)
+    folder = data.find(tokens.info.fingerprint, tmp_path)
+    whole = (folder / "train.bin").read_bytes()
+    for damage in (b"", whole[:-1], whole + b"x"):
+        (folder / "train.bin").write_bytes(damage)
+        with pytest.raises(DataError, match="damaged"):
+            data.load(folder)
+    assert prepared(text_file, tmp_path).info == tokens.info
+    assert (folder / "train.bin").read_bytes() == whole
+
+
 def test_missing_data_says_how_to_get_it_back(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="lab sweep"):
         data.find("0" * 16, tmp_path)

@@ -120,7 +120,7 @@ def test_an_arm_that_cannot_be_matched_is_refused_by_name(sweep_file: Path, tmp_
 
 
 def test_unknown_scale_lists_the_scales(sweep_file: Path, tmp_path: Path) -> None:
-    with pytest.raises(SweepError, match="short, long"):
+    with pytest.raises(SweepError, match="short, medium, long"):
         planned(sweep_file, tmp_path, "huge")
 
 

@@ -18,7 +18,11 @@ def sweep():
         baseline="relu",
         match=Match(),
         seeds=2,
-        scales={"short": {}, "long": {"train.steps": %(steps)d, "seeds": 1}},
+        scales={
+            "short": {},
+            "medium": {"train.steps": 600, "train.checkpoint_every": 50, "train.eval_every": 300},
+            "long": {"train.steps": %(steps)d, "seeds": 1},
+        },
         default_scale="short",
     )
 """
@@ -33,7 +37,7 @@ def text_file(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def sweep_file(tmp_path: Path, text_file: Path) -> Path:
-    """A sweep of one's own outside the project: 2 arms x 2 seeds, 30 steps; `long` for being interrupted."""
+    """A sweep of one's own outside the project: 2 arms x 2 seeds; 30 steps, 600 (`medium`), or too many (`long`)."""
     path = tmp_path / "width.py"
     path.write_text(SWEEP % {"text": str(text_file), "steps": 400_000})
     return path

@@ -1,0 +1,202 @@
+"""The commands as a person meets them: the whole path, and one clear line for whatever is wrong."""
+
+import json
+import os
+import re
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.user import User
+
+
+@pytest.fixture
+def user(tmp_path: Path) -> User:
+    return User(tmp_path / "home")
+
+
+def test_from_a_question_to_a_report(user: User, sweep_file: Path) -> None:
+    """A sweep file outside the project: plan, runs, table, report; the second call starts nothing."""
+    first = user.lab("sweep", str(sweep_file), "--yes", "-j", "2")
+    assert "Is a wider model better?" in first.stdout
+    assert "validation loss" in first.stdout
+    page = user.home / "reports" / "width" / "index.html"
+    assert "Is a wider model better?" in page.read_text()
+    assert (page.parent / "figures" / "final.png").read_bytes().startswith(b"\x89PNG")
+    assert user.states("width") == ["DONE"] * 4
+    assert set(user.attempts().values()) == {1}
+
+    stamps = {path: path.stat().st_mtime_ns for path in (user.home / "runs").rglob("*")}
+    again = user.lab("sweep", str(sweep_file), "--yes")
+    assert "nothing to start" in again.stderr
+    assert stamps == {path: path.stat().st_mtime_ns for path in (user.home / "runs").rglob("*")}
+
+    _look_at_everything(user)
+
+
+def _look_at_everything(user: User) -> None:
+    """Every command that reads, on a finished sweep."""
+    status = user.json("status", "width")
+    assert status["counts"] == {"DONE": 4}
+    assert {"run_id", "arm", "seed", "state", "step", "steps"} <= set(status["runs"][0])
+    assert "relu" in user.lab("status", "width@short").stdout
+    run = status["runs"][0]["run_id"]
+    shown = user.json("show", run[:6])
+    assert shown["done"]["step"] == 30
+    assert shown["attempts"][0]["exit"]["reason"] == "done"
+    assert shown["attempts"][0]["start"]["env"]["threads"] == 1
+    assert "done at step 30" in user.lab("logs", run).stdout
+    assert len(user.json("runs")) == 4
+    per_run = user.json("sql", "SELECT run_id, count(*) AS n, count(DISTINCT step) AS steps FROM train GROUP BY 1")
+    assert [(row["n"], row["steps"]) for row in per_run] == [(30, 30)] * 4
+    planned_is_logged = user.json(
+        "sql",
+        "SELECT r.train_flops AS planned, max(t.flops) AS logged FROM runs r JOIN train t USING (run_id) GROUP BY ALL",
+    )
+    assert all(row["planned"] == row["logged"] for row in planned_is_logged)
+    assert user.json("ingest")["rows_new"] == 0
+    assert user.json("ingest", "--rebuild")["rows_new"] > 0
+    out = user.home / "elsewhere"
+    assert json.loads(user.lab("report", "width", "--out", str(out), "--json").stdout)["html"] == str(
+        out / "index.html"
+    )
+
+
+def test_dry_run_shows_the_whole_plan_and_starts_nothing(user: User, sweep_file: Path) -> None:
+    plan = user.json("sweep", str(sweep_file), "--dry-run")
+    assert len(plan["runs"]) == 4
+    assert set(plan["runs"][0]) >= {
+        "run_id",
+        "group_id",
+        "arm",
+        "seed",
+        "params",
+        "params_non_embedding",
+        "match_residual",
+        "flops_per_token",
+        "train_flops",
+        "tokens",
+    }
+    assert set(plan["totals"]) >= {"runs", "tokens", "train_flops", "disk_bytes", "estimated_s"}
+    assert not list((user.home / "runs").iterdir())
+    assert not list((user.home / "sweeps").iterdir())
+    text = user.lab("sweep", str(sweep_file), "--dry-run").stdout
+    for word in ("arm", "match", "FLOPs", "tokens", "of disk", "swiglu"):
+        assert word in text
+
+
+def test_seeds_sets_and_scales_reach_the_plan(user: User, sweep_file: Path) -> None:
+    plan = user.json(
+        "sweep", str(sweep_file), "--dry-run", "--seeds", "3", "--set", "train.lr=3e-3", "--scale", "medium"
+    )
+    assert len(plan["runs"]) == 6
+    assert plan["overrides"] == {"train.lr": 0.003}
+    assert plan["runs"][0]["steps"] == 600
+    same = user.json(
+        "sweep", str(sweep_file), "--dry-run", "--seeds", "3", "--set", "train.lr=0.003", "--scale", "medium"
+    )
+    assert same["plan_id"] == plan["plan_id"]
+
+
+def test_json_of_a_sweep_that_runs_is_one_object(user: User, sweep_file: Path) -> None:
+    answer = user.json("sweep", str(sweep_file), "--yes", "--seeds", "1", "--set", "train.steps=5")
+    assert answer["counts"] == {"DONE": 2}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["sweep", "ffn_ablatoin"], "did you mean 'ffn_ablation'"),
+        (["sweep", "ffn_ablation", "--scale", "huge"], "laptop"),
+        (["sweep", "ffn_ablation", "--set", "train.lrr=1"], "did you mean 'train.lr'"),
+        (["sweep", "ffn_ablation", "--set", "train.lr=fast"], "valid number"),
+        (["sweep", "ffn_ablation", "--set", "train.lr=1", "--set", "train.lr=2"], "given twice"),
+        (["sweep", "ffn_ablation", "--scale", "smoke", "--set", "model.n_head=5"], "not divisible"),
+        (["sweep", "ffn_ablation", "--set", "data.path=/no/such/file"], "cannot read /no/such/file"),
+        (["sweep", "ffn_ablation", "--set", "model.ffn=relu"], "what the arms vary"),
+        (["sweep", "ffn_ablation", "--cluster", "moon"], "local, slurm"),
+        (["sweep", "ffn_ablation", "--scale", "smoke", "--slurm", "partition"], "key=value"),
+        (["sweep", "nowhere/sweep.py"], "no sweep file"),
+        (["status", "ffn_ablation"], "nothing was swept yet"),
+        (["report", "ffn_ablation"], "no sweep 'ffn_ablation'"),
+        (["show", "abcdef"], "no such run"),
+        (["logs", "abcdef"], "no such run"),
+        (["cancel", "ffn_ablation"], "nothing was swept yet"),
+        (["sql", "SELECT * FROM nothing"], "nothing"),
+        (["sql", "DROP TABLE runs"], "read-only"),
+        (["flops", "gpt5"], "did you mean 'gpt2'"),
+        (["flops", "--set", "model.d_model=30"], "not divisible by n_head"),
+    ],
+)
+def test_whatever_is_wrong_is_said_in_one_clear_line(arguments: list[str], words: str, user: User) -> None:
+    done = user.lab(*arguments, code=1)
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stderr.startswith("error: ") or "\nerror: " in done.stderr
+    assert done.stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [(b"", "is empty"), (b"\x89PNG\r\n\x1a\n\0\0", "not UTF-8"), (b"a\0b" * 9, "NUL"), (b"too short", "too few")],
+)
+def test_bad_text_files(content: bytes, words: str, user: User, tmp_path: Path) -> None:
+    path = tmp_path / "text"
+    path.write_bytes(content)
+    done = user.lab("sweep", "ffn_ablation", "--scale", "smoke", "--yes", "--set", f"data.path={path}", code=1)
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_home_that_cannot_be_written(tmp_path: Path, sweep_file: Path) -> None:
+    (tmp_path / "file").write_text("")
+    done = User(tmp_path / "file").lab("sweep", str(sweep_file), "--yes", code=1)
+    assert str(tmp_path / "file") in done.stderr
+    assert "LAB_HOME" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_slurm_without_sbatch_is_one_clear_line(tmp_path: Path, sweep_file: Path) -> None:
+    user = User(tmp_path / "home", {"PATH": "/nonexistent"})
+    done = user.lab("sweep", str(sweep_file), "--cluster", "slurm", "--yes", code=1)
+    assert "needs `sbatch` on the PATH" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_wrong_usage_is_exit_code_2(user: User) -> None:
+    user.lab("sweep", code=2)
+    user.lab("nonsense", code=2)
+    user.lab("sweep", "ffn_ablation", "--nonsense", code=2)
+
+
+def test_flops_of_a_known_model_of_an_experiment_and_of_ones_own(user: User) -> None:
+    gpt2 = user.json("flops", "gpt2", "--context", "1024")
+    assert gpt2["params"]["total"] == 124439808
+    assert gpt2["params"]["total"] == sum(gpt2["params"]["by_group"].values())
+    assert gpt2["forward_flops_per_token"]["causal"] == 265956864
+    assert gpt2["kv_bytes_per_token"] == 36864
+    arms = user.json("flops", "ffn_ablation", "--scale", "smoke")["models"]
+    assert set(arms) == {"relu", "gelu", "silu", "swiglu", "geglu"}
+    own = user.json("flops", "--set", "model.d_model=64", "--set", "model.vocab=100")
+    assert own["params"]["by_group"]["embedding"] == 6400
+    assert re.search(r"parameters: total\s*│\s*124,439,808", user.lab("flops", "gpt2").stdout)
+
+
+def test_help_is_quick_and_light(user: User) -> None:
+    """0.4 s on a quiet machine; measured in CPU time here, because tests share the machine."""
+    before = os.times()
+    text = user.lab("--help").stdout
+    after = os.times()
+    assert "sweep" in text
+    spent = after.children_user - before.children_user + after.children_system - before.children_system
+    assert spent < 0.4
+
+
+def test_every_command_has_help(user: User) -> None:
+    listed = re.findall(r"^  (\w+) ", user.lab("--help").stdout.partition("Commands:")[2], re.MULTILINE)
+    assert {"sweep", "status", "runs", "show", "logs", "cancel", "ingest", "sql", "report", "flops"} <= set(listed)
+    began = time.monotonic()
+    for command in listed:
+        assert "Usage:" in user.lab(command, "--help").stdout
+    assert time.monotonic() - began < 60

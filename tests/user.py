@@ -1,0 +1,103 @@
+"""Using `lab` as a person does: as a command, in a process of its own, with signals."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+LAB = [sys.executable, "-m", "cli"]
+
+
+class User:
+    """Somebody with a home for results and a terminal."""
+
+    def __init__(self, home: Path, environment: dict[str, str] | None = None) -> None:
+        self.home = home
+        self.environment = os.environ | {"LAB_HOME": str(home), "COLUMNS": "200"} | (environment or {})
+
+    def lab(self, *arguments: str, code: int | None = 0, timeout: float = 240) -> subprocess.CompletedProcess[str]:
+        """Run a command to its end and check its exit code."""
+        done = subprocess.run(
+            [*LAB, *arguments],
+            env=self.environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+        )
+        assert code is None or done.returncode == code, f"exit {done.returncode}\n{done.stdout}\n{done.stderr}"
+        return done
+
+    def json(self, *arguments: str) -> Any:
+        """What a command prints with --json; nothing else may be on stdout."""
+        return json.loads(self.lab(*arguments, "--json").stdout)
+
+    def start(self, *arguments: str) -> subprocess.Popen[bytes]:
+        """Start a command and leave it running."""
+        return subprocess.Popen(
+            [*LAB, *arguments],
+            env=self.environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+
+    def states(self, sweep: str) -> list[str]:
+        return [run["state"] for run in self.json("status", sweep)["runs"]]
+
+    def attempts(self) -> dict[str, int]:
+        """Number of attempts of every run."""
+        return {run.name: len(list(run.glob("attempts/[0-9]*"))) for run in (self.home / "runs").iterdir()}
+
+    def curves(self) -> list[dict[str, Any]]:
+        """Every logged number of every run but the clocks."""
+        query = "SELECT run_id, step, tokens, flops, loss, lr, grad_norm FROM train ORDER BY run_id, step"
+        rows: list[dict[str, Any]] = self.json("sql", query)
+        return rows
+
+    def weights(self) -> dict[str, str]:
+        """Hash of the final weights of every finished run."""
+        rows = self.json("sql", "SELECT run_id, weights_sha256 FROM runs WHERE state = 'DONE'")
+        return {row["run_id"]: row["weights_sha256"] for row in rows}
+
+    def worker_pids(self) -> list[int]:
+        """Processes at work on this home: workers and their children."""
+        found = []
+        for entry in Path("/proc").iterdir():
+            if not entry.name.isdigit():
+                continue
+            try:
+                command = (entry / "cmdline").read_bytes().decode(errors="replace")
+                zombie = (entry / "stat").read_text().rpartition(")")[2].split()[0] == "Z"
+            except OSError:
+                continue  # it ended while we looked
+            if "sweeps.worker" in command and str(self.home) in command and not zombie:
+                found.append(int(entry.name))
+        return found
+
+    def kill_workers(self) -> int:
+        """kill -9 everything at work; returns how many processes that were."""
+        pids = self.worker_pids()
+        for pid in pids:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue  # it ended by itself a moment ago
+        return len(pids)
+
+    def checkpoints(self) -> int:
+        return len(list(self.home.glob("runs/*/checkpoints/step_*/manifest.json")))
+
+
+def wait_until(true: Callable[[], object], what: str, timeout: float = 120) -> None:
+    """Poll until `true()`; fails naming what was awaited."""
+    end = time.monotonic() + timeout
+    while not true():
+        assert time.monotonic() < end, f"waited {timeout} s for {what}"
+        time.sleep(0.02)
