@@ -1,5 +1,6 @@
 """Pull-workers as SLURM array tasks, submitted through submitit."""
 
+import shlex
 import sys
 import uuid
 from dataclasses import dataclass
@@ -13,7 +14,8 @@ from results.files import now, write_json
 from sweeps import slurm, worker
 from sweeps.spec import SweepError
 
-SIGNAL_BEFORE_END_S = 90
+DEFAULT_MINUTES = 60
+WARN_BEFORE_END_S = 90  # of short jobs a fifth of the time: a warning at the start would leave no time to work
 
 
 @dataclass(frozen=True)
@@ -62,15 +64,17 @@ def make_executor(
     folder: Path, name: str, snapshot: Path, tasks: int, cpus: int, options: dict[str, Any]
 ) -> SlurmExecutor:
     """submitit's executor with everything our jobs need. Raises SweepError for an unknown SLURM option."""
-    executor = SlurmExecutor(folder=folder, python=sys.executable)
+    executor = SlurmExecutor(folder=folder, python=shlex.quote(sys.executable))
+    minutes = int(options.get("time", DEFAULT_MINUTES))
     parameters = {
         "job_name": name,
         "cpus_per_task": cpus,
         "array_parallelism": tasks,
-        "signal_delay_s": SIGNAL_BEFORE_END_S,
+        "time": minutes,
+        "signal_delay_s": min(WARN_BEFORE_END_S, int(minutes * 60 / 5)),
         "stderr_to_stdout": True,
         "setup": [
-            f"export PYTHONPATH='{snapshot}' PYTHONSAFEPATH=1",
+            f"export PYTHONPATH={shlex.quote(str(snapshot))} PYTHONSAFEPATH=1",
             f"export OMP_NUM_THREADS={cpus} OPENBLAS_NUM_THREADS=1",
         ],
     }

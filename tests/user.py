@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+WORKER = re.compile(r"sweeps\.worker|submitit\.core\._submit")
 LAB = [sys.executable, "-m", "cli"]
 
 
@@ -77,7 +79,7 @@ class User:
                 zombie = (entry / "stat").read_text().rpartition(")")[2].split()[0] == "Z"
             except OSError:
                 continue  # it ended while we looked
-            if "sweeps.worker" in command and str(self.home) in command and not zombie:
+            if WORKER.search(command) and str(self.home) in command and not zombie:
                 found.append(int(entry.name))
         return found
 

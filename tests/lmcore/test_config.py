@@ -151,7 +151,7 @@ def test_stored_configs_come_back_equal_and_new_fields_take_their_default() -> N
 
 def test_configs_cannot_be_changed() -> None:
     with pytest.raises(ValueError, match="frozen"):
-        RunConfig().seed = 1  # type: ignore[misc]
+        RunConfig().seed = 1
 
 
 @given(st.dictionaries(st.sampled_from(["steps", "batch", "lr", "eps", "seed"]), st.integers(1, 50)))

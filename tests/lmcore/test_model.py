@@ -188,8 +188,9 @@ def test_same_seed_same_weights_and_shared_names_share_weights_across_arms() -> 
     ):
         assert torch.equal(a, b)
         assert a.dim() == 1 or not torch.equal(a, c), name
-    relu = LM(replace(SMALL, {"ffn": "relu"}), seed=1)
-    assert torch.equal(relu.blocks[0].attention.sublayer.qkv.weight, one.blocks[0].attention.sublayer.qkv.weight)  # type: ignore[union-attr]
+    relu = dict(LM(replace(SMALL, {"ffn": "relu"}), seed=1).named_parameters())
+    name = "blocks.0.attention.sublayer.qkv.weight"
+    assert torch.equal(relu[name], dict(one.named_parameters())[name])
 
 
 @pytest.mark.parametrize(
@@ -197,14 +198,11 @@ def test_same_seed_same_weights_and_shared_names_share_weights_across_arms() -> 
     [("fan_in", 128**-0.5, 512**-0.5), ("xavier", (2 / 256) ** 0.5, (2 / 640) ** 0.5), ("gpt2", 0.02, 0.02 / 8**0.5)],
 )
 def test_init_has_the_stated_spread(init: str, std_qkv: float, std_down: float) -> None:
-    model = LM(ModelConfig(ffn="relu", init=init))  # type: ignore[arg-type]
-    block = model.blocks[0]
-    for weight, std in (
-        (block.attention.sublayer.qkv.weight, std_qkv),  # type: ignore[union-attr]
-        (block.ffn.sublayer.down.weight, std_down),  # type: ignore[union-attr]
-    ):
-        assert float(weight.detach().std()) == pytest.approx(std, rel=0.05)  # truncation at 3 std takes 1.4 %
-        assert float(weight.detach().abs().max()) <= 3 * std + 1e-6
+    weights = dict(LM(ModelConfig(ffn="relu", init=init)).named_parameters())  # type: ignore[arg-type]
+    for name, std in (("attention.sublayer.qkv", std_qkv), ("ffn.sublayer.down", std_down)):
+        weight = weights[f"blocks.0.{name}.weight"].detach()
+        assert float(weight.std()) == pytest.approx(std, rel=0.05)  # truncation at 3 std takes 1.4 %
+        assert float(weight.abs().max()) <= 3 * std + 1e-6
 
 
 def random_configs() -> st.SearchStrategy[ModelConfig]:

@@ -128,7 +128,7 @@ def test_a_takeover_during_a_save_stops_it(home: Home, monkeypatch: pytest.Monke
     run = new_run(home)
     old = started(run)
     old.save_checkpoint(10, {"w": b"ten"})
-    write_new = checkpoints.write_new
+    from results.files import write_new
 
     def write_while_another_claims(path: Path, data: bytes) -> None:
         write_new(path, data)

@@ -1,6 +1,7 @@
 import math
 import os
 import time
+from typing import Any
 
 import numpy as np
 import pytest
@@ -37,7 +38,12 @@ def test_a_row_is_visible_at_once_as_one_write(home: Home, monkeypatch: pytest.M
     attempt = started(new_run(home))
     writes: list[bytes] = []
     real_write = os.write
-    monkeypatch.setattr("results.rows.os.write", lambda fd, data: writes.append(data) or real_write(fd, data))
+
+    def spy(fd: int, data: bytes) -> int:
+        writes.append(data)
+        return real_write(fd, data)
+
+    monkeypatch.setattr("results.rows.os.write", spy)
     monkeypatch.setattr("results.rows.os.fsync", lambda fd: pytest.fail("a row was fsynced"))
     attempt.train_row(train_row(1))
     attempt.train_row(train_row(2, math.nan))
@@ -62,7 +68,8 @@ def test_a_partial_write_is_taken_back(home: Home, monkeypatch: pytest.MonkeyPat
 
 def test_numpy_scalars_are_written_as_numbers(home: Home) -> None:
     attempt = started(new_run(home))
-    attempt.train_row({name: np.float64(2.5) if type_ is float else np.int64(2) for name, type_ in train_types()})
+    row: dict[str, Any] = {name: np.float64(2.5) if type_ is float else np.int64(2) for name, type_ in train_types()}
+    attempt.train_row(row)
     attempt.close()
     assert (attempt.path / "train.csv").read_text().splitlines()[1] == "2,2,2.5,2.5,2.5,2.5,2.5,2.5"
 

@@ -117,7 +117,7 @@ def test_without_a_start_time_a_signal_decides() -> None:
 )
 def test_on_another_host_the_scheduler_decides(home: Home, job: Any, jobs: dict[str, str], expected: State) -> None:
     run = new_run(home)
-    started(run, **ELSEWHERE, job=job)
+    started(run, **ELSEWHERE, job=job)  # type: ignore[arg-type]
     assert state_of(run, Hint(jobs=jobs)) == (expected, None)
     assert state_of(run) == (State.UNKNOWN, None)
 

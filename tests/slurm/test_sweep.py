@@ -1,0 +1,163 @@
+"""`lab sweep --cluster slurm` on a real scheduler: same runs, same numbers, and the scheduler's ways to interrupt."""
+
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.user import User, wait_until
+
+pytestmark = pytest.mark.slurm
+
+NO_CLASH = "SELECT run_id, step, count(*) AS n FROM train GROUP BY ALL HAVING n <> 1"
+ON_SLURM = ["--cluster", "slurm", "--yes", "-j", "2"]
+
+
+@pytest.fixture
+def place() -> Iterator[Path]:
+    """Jobs are killed within seconds of their end here; a folder of our own outlives them."""
+    with tempfile.TemporaryDirectory(prefix="lab-sweep-", ignore_cleanup_errors=True) as folder:
+        yield Path(folder)
+
+
+@pytest.fixture
+def user(place: Path) -> Iterator[User]:
+    someone = User(place / "home")
+    yield someone
+    for path in someone.home.glob("sweeps/*/*/submissions/*.json"):
+        subprocess.run(["scancel", "--signal=KILL", "--full", "--name", path.stem], capture_output=True)
+        subprocess.run(["scancel", "--name", path.stem], capture_output=True)
+
+
+def occupy_the_node(folder: Path) -> str:
+    """A job of higher priority that takes every core until it is cancelled; it preempts what runs."""
+    command = ["sbatch", "--parsable", "--partition=urgent", "--exclusive", "--wrap=sleep 300"]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def test_same_run_ids_and_the_same_losses_bit_for_bit(user: User, place: Path) -> None:
+    sweep = ["sweep", "ffn_ablation", "--scale", "smoke", "--seeds", "1"]
+    local = User(place / "local")
+    local.lab(*sweep, "--yes", "-j", "2")
+    done = user.lab(*sweep, *ON_SLURM)
+    assert "as SLURM job" in done.stderr
+    assert user.states("ffn_ablation") == ["DONE"] * 5
+    assert user.weights() == local.weights() != {}
+    assert user.curves() == local.curves() != []
+    jobs = {row["job"] for row in user.json("sql", "SELECT job FROM attempts")}
+    assert all(job.partition("_")[0].isdigit() for job in jobs)
+    assert "nothing to start" in user.lab(*sweep, *ON_SLURM).stderr
+    intents = list(user.home.glob("sweeps/*/*/submissions/*.json"))
+    assert len(intents) == 1
+    assert f'"uuid": "{intents[0].stem}"' in intents[0].read_text()
+
+
+def test_preemption_saves_requeues_and_ends_as_if_undisturbed(user: User, place: Path, sweep_file: Path) -> None:
+    local = User(place / "local")
+    sweep = ["sweep", str(sweep_file), "--scale", "medium", "--set", "train.steps=3000"]
+    local.lab(*sweep, "--yes", "-j", "2")
+    user.lab(*sweep, *ON_SLURM, "--no-wait")
+    wait_until(user.checkpoints, "a checkpoint")
+    urgent = occupy_the_node(place)
+    wait_until(lambda: list(user.home.glob("runs/*/attempts/0001/exit.json")), "the worker to save and leave", 25)
+    subprocess.run(["scancel", urgent], check=True)
+    wait_until(lambda: user.states("width") == ["DONE"] * 4, "the requeued jobs to finish", 120)
+    assert user.json("sql", NO_CLASH) == []
+    assert user.weights() == local.weights()
+    assert max(user.attempts().values()) >= 2
+    exits = {row["reason"] for row in user.json("sql", "SELECT reason FROM attempts")}
+    assert exits == {"preempted", "done"}
+
+
+def test_before_its_time_is_up_a_job_saves_and_requeues_itself(user: User, sweep_file: Path) -> None:
+    """A limit of one minute for runs that never end: the same job id comes back and goes on from the checkpoint."""
+    user.lab("sweep", str(sweep_file), "--scale", "long", *ON_SLURM, "--no-wait", "--slurm", "time=1")
+    wait_until(lambda: list(user.home.glob("runs/*/attempts/0002/start.json")), "a second attempt", 120)
+    rows = user.json("sql", "SELECT attempt, job, reason, resume_step FROM attempts ORDER BY run_id, attempt")
+    first = next(row for row in rows if row["reason"] == "time_limit")
+    second = next(row for row in rows if row["attempt"] == 2)
+    assert second["job"] in {row["job"] for row in rows if row["attempt"] == 1}
+    assert first["attempt"] == 1
+    assert second["resume_step"] > 0
+    user.lab("cancel", "width")
+    wait_until(lambda: user.states("width") == ["CANCELLED"] * 2, "both runs to save and stop", 30)
+
+
+def test_killed_without_a_signal_the_requeued_job_resumes(user: User, place: Path, sweep_file: Path) -> None:
+    """kill -9 of worker and run, then a requeue with the same id, as after a node failure."""
+    local = User(place / "local")
+    sweep = ["sweep", str(sweep_file), "--scale", "medium", "--seeds", "1", "--set", "train.steps=3000"]
+    local.lab(*sweep, "--yes", "-j", "2")
+    user.lab(*sweep, "--cluster", "slurm", "--yes", "-j", "1", "--no-wait")
+    wait_until(user.checkpoints, "a checkpoint")
+    job = next(iter(user.home.glob("sweeps/*/*/jobs/*_submission.sh"))).name.partition("_")[0]
+    assert user.kill_workers() >= 2
+    wait_until(lambda: _state(job) in ("", "FAILED"), "the job to end", 30)
+    assert "LOST" in user.states("width")
+    subprocess.run(["scontrol", "requeue", job], check=True)
+    wait_until(lambda: user.states("width") == ["DONE"] * 2, "the requeued job to finish", 120)
+    assert user.weights() == local.weights()
+    assert user.json("sql", NO_CLASH) == []
+
+
+def test_queued_jobs_run_the_code_they_were_submitted_with(user: User, place: Path, sweep_file: Path) -> None:
+    copy = place / "source"
+    root = Path(__file__).parents[2]
+    for room in ("lmcore", "results", "sweeps", "analysis", "experiments"):
+        shutil.copytree(root / room, copy / room, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(root / "cli.py", copy / "cli.py")
+    user.environment |= {"PYTHONPATH": str(copy)}
+    urgent = occupy_the_node(place)
+    try:
+        wait_until(lambda: _state(urgent) == "RUNNING", "the node to be occupied", 30)
+        user.lab("sweep", str(sweep_file), *ON_SLURM, "--no-wait")
+        assert set(user.states("width")) == {"QUEUED"}
+        (copy / "lmcore" / "train.py").write_text("raise RuntimeError('edited while jobs waited')\n")
+    finally:
+        subprocess.run(["scancel", urgent], check=True)
+    wait_until(lambda: user.states("width") == ["DONE"] * 4, "the queued jobs to finish", 90)
+
+
+def _state(job: str) -> str:
+    command = ["squeue", "--noheader", "--job", job, "--format", "%T"]
+    return subprocess.run(command, capture_output=True, text=True).stdout.strip()
+
+
+def test_failed_runs_make_the_job_fail(user: User, place: Path, sweep_file: Path) -> None:
+    sweep_file.write_text(
+        sweep_file.read_text().replace('"swiglu": {"model.ffn": "swiglu"}', '"huge": {"train.lr": 1.0}')
+    )
+    text = (
+        sweep_file.read_text()
+        .replace('"huge": {"train.lr": 1.0}', '"huge": {"model.d_ff": 10**12}')
+        .replace("match=Match(),", "")
+    )
+    sweep_file.write_text(text)
+    done = user.lab("sweep", str(sweep_file), "--cluster", "slurm", "--yes", "-j", "1", "--seeds", "1", code=1)
+    assert "failed (oom)" in done.stderr
+    log = next(user.home.glob("sweeps/*/*/jobs/*_log.out")).read_text()
+    assert "1 run(s) failed" in log
+
+
+def test_status_and_cancel_know_the_queue(user: User, place: Path, sweep_file: Path) -> None:
+    urgent = occupy_the_node(place)
+    try:
+        wait_until(lambda: _state(urgent) == "RUNNING", "the node to be occupied", 30)
+        user.lab("sweep", str(sweep_file), *ON_SLURM, "--no-wait")
+        assert set(user.states("width")) == {"QUEUED"}
+        again = user.lab("sweep", str(sweep_file), *ON_SLURM, "--no-wait")
+        assert "already at work" in again.stderr
+        user.lab("cancel", "width")
+        assert set(user.states("width")) == {"CANCELLED"}
+        names = [path.stem for path in user.home.glob("sweeps/*/*/submissions/*.json")]
+        assert len(names) == 1
+        wait_until(lambda: not _queued(names[0]), "the jobs to leave the queue", 30)
+    finally:
+        subprocess.run(["scancel", urgent], check=True)
+
+
+def _queued(name: str) -> str:
+    return subprocess.run(["squeue", "--noheader", "--name", name], capture_output=True, text=True).stdout.strip()
