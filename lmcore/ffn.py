@@ -36,7 +36,7 @@ class FFN(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        bias = config.bias == "all"
+        bias = config.bias in ("all", "ffn")
         self.gated, self.activation = config.gated, ACTIVATION[config.ffn]
         # One matrix for gate and up (rows: gate, then up): one large product is faster than two small ones.
         self.up = nn.Linear(config.d_model, config.d_ff * (2 if self.gated else 1), bias=bias)

@@ -31,7 +31,7 @@ def weight_std(name: str, fan_in: int, fan_out: int, config: ModelConfig) -> flo
 
 
 def initialise(model: nn.Module, config: ModelConfig, seed: int) -> None:
-    """Fill every parameter in place: matrices and embeddings truncated normal at 3 std, gains 1, biases 0."""
+    """Fill every parameter in place: matrices and embeddings truncated normal at 3 std, effective gains 1, biases 0."""
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if parameter.is_meta:
@@ -42,7 +42,8 @@ def initialise(model: nn.Module, config: ModelConfig, seed: int) -> None:
                 for part, rows in _matrices(name, parameter, config):
                     _normal_(rows, weight_std(name, rows.shape[1], rows.shape[0], config), part, seed)
             else:
-                parameter.fill_(1.0 if name.endswith("gain") else 0.0)
+                is_gain = name.endswith("gain") and not config.norm_unit_offset
+                parameter.fill_(1.0 if is_gain else 0.0)
 
 
 def _matrices(name: str, weight: Tensor, config: ModelConfig) -> list[tuple[str, Tensor]]:

@@ -6,11 +6,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from lmcore.attention import AttentionPath, padded_causal_mask
+from lmcore import mask
+from lmcore.attention import AttentionPath, Sight
 from lmcore.block import Block
+from lmcore.cache import Cache
 from lmcore.config import ModelConfig
 from lmcore.init import initialise
-from lmcore.norm import Norm
+from lmcore.norm import stream_norm
 from lmcore.position import rotation, sinusoids
 
 
@@ -24,39 +26,71 @@ class LM(nn.Module):
         super().__init__()
         self.config = config
         self.embedding = nn.Embedding(config.vocab, config.d_model)
-        learned = config.position == "learned"
-        self.positions = nn.Parameter(torch.empty(config.context, config.d_model)) if learned else None
-        self.blocks = nn.ModuleList(Block(config, path) for _ in range(config.n_layer))
-        self.norm = Norm(config) if config.norm_position != "post" else None
+        rows = config.context + config.position_offset
+        self.positions = nn.Parameter(torch.empty(rows, config.d_model)) if config.position == "learned" else None
+        self.dropout = nn.Dropout(config.dropout)
+        self.blocks = nn.ModuleList(Block(config, kind, path) for kind in config.layer_kinds)
+        self.norm = stream_norm(config) if config.norm_position != "post" else None
         self.head = None if config.tied else nn.Linear(config.d_model, config.vocab, bias=False)
         initialise(self, config, seed)
 
-    def forward(self, token_ids: Tensor, real: Tensor | None = None) -> Tensor:
+    def forward(self, token_ids: Tensor, real: Tensor | None = None, cache: Cache | None = None) -> Tensor:
         """Logits (B, T, vocab). `real` (B, T) is False for padding, on either side; those rows of logits mean nothing.
 
-        Raises ValueError when a learned table of positions is shorter than the sequence.
+        With a `cache` the tokens continue what it has seen. Raises ValueError when a learned table of positions is
+        shorter than the sequence.
         """
-        positions = self._positions(token_ids, real)
-        x = self._embed(token_ids, positions)
-        by = rotation(positions, self.config) if self.config.position == "rope" else None
-        mask = None if real is None else padded_causal_mask(real)
-        for block in self.blocks:
-            x = block(x, by, mask)
-        x = x if self.norm is None else self.norm(x)
-        weight = self.embedding.weight if self.head is None else self.head.weight
-        return F.linear(x, weight)
+        batch, tokens = token_ids.shape
+        seen = 0
+        if cache is not None:
+            seen = cache.seen
+            cache.extend(batch, tokens, real, token_ids.device)
+            real = cache.real
+        positions = self.token_positions(seen, tokens, real, token_ids.device)
+        x = self.dropout(self.embed(token_ids, positions, seen + tokens))
+        sights = {kind: self.sight(kind, positions, seen, tokens, real) for kind in set(self.config.layer_kinds)}
+        for i, block in enumerate(self.blocks):
+            x = block(x, sights[self.config.layer_kinds[i]], None if cache is None else cache.layers[i])
+        return self.logits(x if self.norm is None else self.norm(x))
 
-    def _positions(self, token_ids: Tensor, real: Tensor | None) -> Tensor:
+    def token_positions(self, seen: int, tokens: int, real: Tensor | None, device: torch.device) -> Tensor:
+        """(T), or (B, T) with padding: the first real token of a row is at position 0."""
         if real is None:
-            return torch.arange(token_ids.shape[1], device=token_ids.device)
-        return (real.long().cumsum(dim=1) - 1).clamp(min=0)  # the first real token is at position 0
+            return torch.arange(seen, seen + tokens, device=device)
+        return (real.long().cumsum(dim=1) - 1).clamp(min=0)[:, seen:]
 
-    def _embed(self, token_ids: Tensor, positions: Tensor) -> Tensor:
-        x = cast(Tensor, self.embedding(token_ids))
+    def embed(self, token_ids: Tensor, positions: Tensor, seen_end: int) -> Tensor:
+        """(B, T, D) with absolute positions added, where the model has such; `seen_end` slots end this sequence."""
+        x = cast(Tensor, self.embedding(token_ids)) * self.config.embedding_scale
         if self.config.position == "sinusoidal":
             return x + sinusoids(positions, self.config.d_model).to(x.dtype)
-        if self.positions is not None:
-            if token_ids.shape[1] > self.config.context:
-                raise ValueError(f"{token_ids.shape[1]} tokens, but only {self.config.context} learned positions")
-            return x + F.embedding(positions, self.positions)
-        return x
+        if self.positions is None:
+            return x
+        # Unpadded positions are known from the shape; asking the tensor would wait for the device at every step.
+        last = seen_end - 1 if positions.dim() == 1 else int(positions.max())
+        if last >= self.config.context:
+            raise ValueError(f"position {last}, but only {self.config.context} learned positions")
+        return x + F.embedding(positions + self.config.position_offset, self.positions)
+
+    def sight(self, kind: str, positions: Tensor, seen: int, tokens: int, real: Tensor | None) -> Sight:
+        """Rotation and mask of all layers of one kind."""
+        config, window = self.config, self.config.layer_window(kind)
+        by = rotation(positions, config, kind) if config.layer_rotates(kind) else None
+        queries = torch.arange(seen, seen + tokens, device=positions.device)
+        first = 0 if window is None else max(0, seen - (window - 1))  # the oldest slot that a cache still holds
+        keys = torch.arange(first, seen + tokens, device=positions.device)
+        sees_all = window is None or seen + tokens <= window
+        if real is None and sees_all and config.position != "alibi" and (seen == 0 or tokens == 1):
+            return Sight(by, None)
+        allowed = mask.visible(queries, keys, window, None if real is None else real[:, first:])
+        if config.position != "alibi":
+            return Sight(by, allowed)
+        return Sight(by, mask.additive(allowed, mask.alibi_bias(queries, keys, config.n_head)))
+
+    def logits(self, x: Tensor) -> Tensor:
+        """(B, T, vocab) of the last hidden states, scaled and capped."""
+        logits = F.linear(x, self.embedding.weight if self.head is None else self.head.weight)
+        if self.config.logit_scale != 1:
+            logits = logits * self.config.logit_scale
+        cap = self.config.logit_softcap
+        return logits if cap is None else cap * torch.tanh(logits / cap)

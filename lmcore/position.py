@@ -3,12 +3,13 @@
 Shapes: B batch, T tokens, H heads, D d_model, E d_head, R rotated channels of a head.
 """
 
+import math
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from lmcore.config import ModelConfig
+from lmcore.config import FULL, LOCAL, ModelConfig
 
 
 class Rotation(NamedTuple):
@@ -19,16 +20,53 @@ class Rotation(NamedTuple):
     pairs: bool
 
 
-def rotation(positions: Tensor, config: ModelConfig) -> Rotation:
-    """Angles position * base^(-2i/R) for pair i (Su et al. 2021, eq. 15); positions (T) or (B, T).
+def rotation(positions: Tensor, config: ModelConfig, kind: str = FULL) -> Rotation:
+    """Angles position * base^(-2i/R) of pair i (Su et al. 2021, eq. 15) in layers of one kind; positions (T) or (B, T).
 
     Computed in float32 whatever the model's dtype: bf16 cannot tell positions above 256 apart.
     """
-    half = torch.arange(0, config.d_rope, 2, device=positions.device, dtype=torch.float32)
-    angles = positions.float().unsqueeze(-1) * config.rope_base ** (-half / config.d_rope)
+    frequencies, temperature = rope_frequencies(config, kind, positions.device)
+    angles = positions.float().unsqueeze(-1) * frequencies
     if positions.dim() == 2:
         angles = angles.unsqueeze(1)  # one row of angles per sequence, the same for all heads
-    return Rotation(angles.cos(), angles.sin(), config.rope_layout == "pairs")
+    return Rotation(angles.cos() * temperature, angles.sin() * temperature, config.rope_layout == "pairs")
+
+
+def rope_frequencies(config: ModelConfig, kind: str, device: torch.device) -> tuple[Tensor, float]:
+    """(R/2) radians per position, and the factor on cos and sin. Local layers are never stretched: they see no further.
+
+    linear  position / factor (Chen et al. 2023, "position interpolation")
+    ntk     base * factor^(R / (R - 2)): the slowest pair is stretched by factor, the fastest not at all
+    yarn    fast pairs stay, slow ones are interpolated, a ramp between; factor 0.1 ln(factor) + 1 (Peng et al. 2023)
+    """
+    d, factor = config.d_rope, config.rope_factor
+    pair = torch.arange(0, d, 2, device=device, dtype=torch.float32)
+    if kind == LOCAL:
+        return config.rope_base_local ** (-pair / d), 1.0
+    if config.rope_scaling == "ntk":
+        return (config.rope_base * factor ** (d / max(1, d - 2))) ** (-pair / d), 1.0
+    plain = config.rope_base ** (-pair / d)
+    if config.rope_scaling == "linear":
+        return plain / factor, 1.0
+    if config.rope_scaling == "yarn":
+        keep = yarn_kept(config, device)
+        return plain * keep + plain / factor * (1 - keep), 0.1 * math.log(factor) + 1
+    return plain, 1.0
+
+
+def yarn_kept(config: ModelConfig, device: torch.device) -> Tensor:
+    """(R/2) share of each pair that keeps its frequency: 1 for pairs that turn more than 32 times within the trained
+    context, 0 for less than once, linear in the pair's number between, as in the paper's published code.
+    """
+
+    def pair_turning(times: float) -> float:
+        turns = config.rope_original_context / (2 * math.pi * times)
+        return config.d_rope * math.log(turns) / (2 * math.log(config.rope_base))
+
+    low = max(math.floor(pair_turning(32)), 0)
+    high = min(math.ceil(pair_turning(1)), config.d_rope - 1)
+    index = torch.arange(config.d_rope // 2, device=device, dtype=torch.float32)
+    return 1 - ((index - low) / max(high - low, 0.001)).clamp(0, 1)
 
 
 def rotate(x: Tensor, by: Rotation) -> Tensor:

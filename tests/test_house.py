@@ -28,6 +28,7 @@ WITHOUT_TORCH = ("lmcore.config", "lmcore.count", "results", "analysis")
 
 # Inside lmcore a module imports only from lines above its own.
 LMCORE_LAYERS = (
+    ("typed",),
     ("config",),
     ("count", "init", "schedule", "norm", "position", "mask", "cache"),
     ("attention", "ffn"),
