@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lmcore import mask
-from lmcore.attention import AttentionPath, Sight
+from lmcore.attention import AttentionPath, Sight, runs_path
 from lmcore.block import Block
 from lmcore.cache import Cache
 from lmcore.config import ModelConfig
@@ -24,7 +24,7 @@ class LM(nn.Module):
 
     def __init__(self, config: ModelConfig, seed: int = 0, path: AttentionPath = "fused") -> None:
         super().__init__()
-        self.config = config
+        self.config, self.path = config, path
         self.embedding = nn.Embedding(config.vocab, config.d_model)
         rows = config.context + config.position_offset
         self.positions = nn.Parameter(torch.empty(rows, config.d_model)) if config.position == "learned" else None
@@ -52,6 +52,11 @@ class LM(nn.Module):
         for i, block in enumerate(self.blocks):
             x = block(x, sights[self.config.layer_kinds[i]], None if cache is None else cache.layers[i])
         return self.logits(x if self.norm is None else self.norm(x))
+
+    @property
+    def attention_path(self) -> AttentionPath:
+        """The path that the attention of this model really takes."""
+        return runs_path(self.config, self.path)
 
     def token_positions(self, seen: int, tokens: int, real: Tensor | None, device: torch.device) -> Tensor:
         """(T), or (B, T) with padding: the first real token of a row is at position 0."""

@@ -1,6 +1,7 @@
 """The decoder: every switch changes the function, both attention paths agree, counts are exact."""
 
 import itertools
+import math
 from typing import Any
 
 import pytest
@@ -9,39 +10,73 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from lmcore import count
-from lmcore.attention import fused, plain
+from lmcore import count, mask
+from lmcore.attention import Attention, Sight
+from lmcore.cache import Cache
 from lmcore.config import ModelConfig, replace
 from lmcore.model import LM
 from lmcore.position import rotate, rotation, sinusoids
 
 SMALL = ModelConfig(vocab=31, d_model=24, n_layer=2, n_head=4, n_kv_head=2, d_head=8, d_ff=40, context=16)
 
-# Every switch with a value other than SMALL's. A new field of ModelConfig must be added here.
-CHANGES: dict[str, Any] = {
-    "vocab": 30,
-    "d_model": 32,
-    "n_layer": 3,
-    "n_head": 2,
-    "n_kv_head": 4,
-    "d_head": 6,
-    "d_ff": 32,
-    "context": None,  # the length of training sequences; a learned table grows with it (tested below)
-    "ffn": ["relu", "gelu", "gelu_tanh", "silu", "relu2", "glu", "reglu", "geglu", "geglu_tanh"],
-    "norm": "layernorm",
-    "norm_position": ["post", "sandwich", "branch"],
-    "norm_affine": False,
-    "norm_bias": True,
-    "norm_eps": 0.1,
-    "bias": ["all", "qkv"],
-    "position": ["learned", "sinusoidal", "none"],
-    "rope_base": 100.0,
-    "rope_layout": "pairs",
-    "rope_fraction": 0.5,
-    "tied": True,
-    "init": ["xavier", "gpt2"],
-    "init_scale": 2.0,
-    "embedding_std": 0.5,
+# Every switch with values other than SMALL's, each with what it needs to have an effect. A new field must be added.
+WINDOW = {"window": 3, "window_pattern": "LF"}
+STRETCHED = {"rope_scaling": "yarn", "rope_factor": 4.0}
+CHANGES: dict[str, list[dict[str, Any]]] = {
+    "vocab": [{"vocab": 30}],
+    "d_model": [{"d_model": 32}],
+    "n_layer": [{"n_layer": 3}],
+    "n_head": [{"n_head": 2}],
+    "n_kv_head": [{"n_kv_head": 4}, {"n_kv_head": 1}],
+    "d_head": [{"d_head": 6}],
+    "d_ff": [{"d_ff": 32}],
+    "context": [],  # the length of training sequences; a learned table and yarn's trained length follow it
+    "tied": [{"tied": True}],
+    "ffn": [
+        {"ffn": kind} for kind in ("relu", "gelu", "gelu_tanh", "silu", "relu2", "glu", "reglu", "geglu", "geglu_tanh")
+    ],
+    "bias": [{"bias": kind} for kind in ("all", "qkv", "attention", "ffn")],
+    "residual": [{"residual": "parallel"}, {"residual": "parallel_shared"}],
+    "dropout": [],  # acts in training only (tested below)
+    "norm": [{"norm": "layernorm"}],
+    "norm_position": [{"norm_position": place} for place in ("post", "sandwich", "branch")],
+    "norm_affine": [{"norm_affine": False}],
+    "norm_bias": [{"norm_bias": True}],
+    "norm_unit_offset": [],  # another meaning of the same stored gain (tested below)
+    "norm_eps": [{"norm_eps": 0.1}],
+    "qk_norm": [{"qk_norm": "head"}, {"qk_norm": "full"}],
+    "qk_norm_place": [{"qk_norm": "head", "qk_norm_place": "after_rope"}],
+    "attention_scale": [{"attention_scale": 1.0}],
+    "attention_softcap": [{"attention_softcap": 0.5}],
+    "logit_softcap": [{"logit_softcap": 1.0}],
+    "window": [{"window": 3}, {"window": 1}],
+    "window_pattern": [WINDOW, {"window": 3, "window_pattern": "FL"}],
+    "position": [{"position": kind} for kind in ("learned", "sinusoidal", "alibi", "none")],
+    "position_offset": [{"position": "learned", "position_offset": 2}],
+    "rope_base": [{"rope_base": 100.0}],
+    "rope_base_local": [WINDOW | {"rope_base_local": 100.0}],
+    "rope_layers": [WINDOW | {"rope_layers": "local"}],
+    "rope_layout": [{"rope_layout": "pairs"}],
+    "rope_fraction": [{"rope_fraction": 0.5}],
+    "rope_scaling": [{"rope_scaling": kind, "rope_factor": 4.0} for kind in ("linear", "ntk", "yarn")],
+    "rope_factor": [STRETCHED | {"rope_factor": 8.0}],
+    "rope_original_context": [STRETCHED | {"rope_original_context": 400}],
+    "embedding_scale": [{"embedding_scale": 2.0}],
+    "residual_scale": [{"residual_scale": 0.5}],
+    "logit_scale": [{"logit_scale": 0.5}],
+    "init": [{"init": "xavier"}, {"init": "gpt2"}],
+    "init_scale": [{"init_scale": 2.0}],
+    "embedding_std": [{"embedding_std": 0.5}],
+}
+# What a switch needs beside it is the base it is compared with.
+BESIDE: dict[str, dict[str, Any]] = {
+    "qk_norm_place": {"qk_norm": "head"},
+    "window_pattern": {"window": 3},
+    "position_offset": {"position": "learned"},
+    "rope_base_local": WINDOW,
+    "rope_layers": WINDOW,
+    "rope_factor": STRETCHED,
+    "rope_original_context": STRETCHED,
 }
 
 
@@ -60,21 +95,24 @@ def ids(batch: int = 2, tokens: int = 12, vocab: int = 30) -> Tensor:
     return torch.randint(0, vocab, (batch, tokens), generator=torch.Generator().manual_seed(2))
 
 
-def cases() -> list[tuple[str, Any]]:
-    listed = [(name, value if isinstance(value, list) else [value]) for name, value in CHANGES.items()]
-    return [(name, value) for name, values in listed for value in values if value is not None]
+def cases() -> list[Any]:
+    return [
+        pytest.param(name, changes, id=f"{name}-{'-'.join(str(v) for v in changes.values())}")
+        for name, alternatives in CHANGES.items()
+        for changes in alternatives
+    ]
 
 
 def test_every_switch_is_in_the_list() -> None:
     assert set(CHANGES) == set(ModelConfig.model_fields)
 
 
-@pytest.mark.parametrize(("name", "value"), cases())
-def test_every_switch_changes_the_function(name: str, value: Any) -> None:
-    tokens = ids()
-    before, after = noisy(SMALL)(tokens), noisy(replace(SMALL, {name: value}))(tokens)
-    changed = before.shape != after.shape or (before - after).abs().max() > 1e-4
-    assert changed, f"{name}={value} computes the same function"
+@pytest.mark.parametrize(("name", "changes"), cases())
+def test_every_switch_changes_the_function(name: str, changes: dict[str, Any]) -> None:
+    base = noisy(replace(SMALL, BESIDE.get(name, {})))(ids())
+    changed = noisy(replace(SMALL, changes))(ids())
+    differs = base.shape != changed.shape or (base - changed).abs().max() > 1e-4
+    assert differs, f"{changes} computes the same function"
 
 
 @pytest.mark.parametrize(("a", "b"), [*itertools.combinations(["gelu", "gelu_tanh", "silu", "relu", "relu2"], 2)])
@@ -83,23 +121,72 @@ def test_all_activations_differ(a: str, b: str) -> None:
     assert (one - two).abs().max() > 1e-5
 
 
-@pytest.mark.parametrize("name", ["n_kv_head", "position", "bias", "norm_position"])
+SEEING: list[dict[str, Any]] = [
+    {},
+    {"n_kv_head": 1},
+    {"window": 3},
+    WINDOW,
+    {"position": "alibi"},
+    {"position": "alibi", "window": 5},
+    {"position": "none", "bias": "all"},
+    {"qk_norm": "head"},
+    {"norm_position": "post"},
+]
+
+
+@pytest.mark.parametrize("changes", SEEING, ids=str)
 @pytest.mark.parametrize("real", [None, "left", "right"])
-def test_fused_and_plain_attention_agree_forward_and_backward(name: str, real: str | None) -> None:
-    value = CHANGES[name][0] if isinstance(CHANGES[name], list) else CHANGES[name]
-    config = replace(SMALL, {name: value})
-    tokens, mask = ids(), padding(real)
+def test_fused_and_plain_attention_agree_forward_and_backward(changes: dict[str, Any], real: str | None) -> None:
+    config, tokens, shown = replace(SMALL, changes), ids(), padding(real)
     results = []
-    for path in (fused, plain):
+    for path in ("fused", "plain"):
         model = noisy(config)
-        for block in model.blocks:
-            block.attention.sublayer.attend = path  # type: ignore[union-attr]
-        logits = model(tokens, mask)
-        keep = torch.ones(2, 12, dtype=torch.bool) if mask is None else mask
+        for module in model.modules():
+            if isinstance(module, Attention):
+                module.path = path
+        logits = model(tokens, shown)
+        keep = torch.ones(2, 12, dtype=torch.bool) if shown is None else shown
         logits[keep].square().mean().backward()
         results.append((logits[keep], [p.grad for p in model.parameters()]))
     torch.testing.assert_close(results[0][0], results[1][0], atol=1e-5, rtol=1e-4)
     torch.testing.assert_close(results[0][1], results[1][1], atol=1e-5, rtol=1e-3)
+
+
+def test_a_soft_cap_takes_the_plain_path_and_says_so() -> None:
+    model = LM(replace(SMALL, {"attention_softcap": 3.0}), path="fused")
+    assert {m.path for m in model.modules() if isinstance(m, Attention)} == {"plain"}
+    assert model.attention_path == "plain"
+    assert LM(SMALL).attention_path == "fused"
+
+
+CACHED = [*SEEING, {"position": "learned"}, {"position": "sinusoidal"}, {"attention_softcap": 1.0}, {"window": 1}]
+
+
+@pytest.mark.parametrize("changes", CACHED, ids=str)
+@pytest.mark.parametrize("side", [None, "left", "right"])
+def test_the_cache_gives_what_the_full_forward_gives(changes: dict[str, Any], side: str | None) -> None:
+    """A prompt, token by token, then several at once; beyond the window, and with padding on either side."""
+    model, tokens, real = noisy(replace(SMALL, changes)), ids(tokens=16), None
+    if side is not None:
+        real = torch.ones(2, 16, dtype=torch.bool)
+        real[1, slice(0, 3) if side == "left" else slice(3, 6)] = False
+    cache, parts = Cache(model.config), []
+    for piece in (slice(0, 6), *(slice(i, i + 1) for i in range(6, 12)), slice(12, 16)):
+        parts.append(model(tokens[:, piece], None if real is None else real[:, piece], cache))
+    keep = torch.ones(2, 16, dtype=torch.bool) if real is None else real
+    torch.testing.assert_close(torch.cat(parts, dim=1)[keep], model(tokens, real)[keep], atol=1e-5, rtol=1e-5)
+
+
+def test_the_cache_holds_unrepeated_heads_and_only_the_window() -> None:
+    config = replace(SMALL, WINDOW)
+    cache, model = Cache(config), LM(config)
+    model(ids(tokens=12), cache=cache)
+    local, full = cache.layers
+    assert local.keys is not None
+    assert full.keys is not None
+    assert (local.keys.shape, full.keys.shape) == ((2, 2, 2, 8), (2, 2, 12, 8))
+    assert full.bytes * 2 == 2 * 12 * count.kv_bytes_per_token(config, 4)
+    assert cache.bytes == full.bytes + local.bytes
 
 
 def padding(side: str | None) -> Tensor | None:
@@ -174,10 +261,61 @@ def test_sinusoids_have_the_published_form() -> None:
     torch.testing.assert_close(table[2, 2], torch.tensor(2 / 10000 ** (2 / 4)).sin())
 
 
+def test_gains_with_unit_offset_read_the_same_weights_differently() -> None:
+    offset = LM(replace(SMALL, {"norm_unit_offset": True}))
+    torch.testing.assert_close(offset(ids()), LM(SMALL)(ids()))  # both start at an effective gain of 1
+    base = noisy(SMALL)
+    offset.load_state_dict(base.state_dict())
+    assert (offset(ids()) - base(ids())).abs().max() > 0.1
+
+
+def test_alibi_slopes() -> None:
+    assert mask.alibi_slopes(8) == [2.0**-h for h in range(1, 9)]
+    assert mask.alibi_slopes(12)[:8] == mask.alibi_slopes(8)
+    assert mask.alibi_slopes(12)[8:] == pytest.approx([2**-0.5, 2**-1.5, 2**-2.5, 2**-3.5])
+
+
+def test_scaled_rope_has_the_published_frequencies() -> None:
+    config = ModelConfig(d_model=128, n_head=1, context=2048, rope_scaling="ntk", rope_factor=4.0)
+    plain_rope = ModelConfig(d_model=128, n_head=1, context=2048)
+    position = torch.tensor([1000])
+
+    def angle(c: ModelConfig, pair: int) -> float:
+        by = rotation(position, c)
+        return math.atan2(float(by.sin[0, pair]), float(by.cos[0, pair]))
+
+    assert angle(config, 0) == pytest.approx(angle(plain_rope, 0), abs=1e-3)  # the fastest pair is not stretched
+    assert angle(config, 63) == pytest.approx(angle(plain_rope, 63) / 4, rel=1e-3)  # the slowest one by the factor
+    yarn = rotation(position, replace(config, {"rope_scaling": "yarn"}))
+    factor = 0.1 * math.log(4) + 1
+    assert (yarn.cos.square() + yarn.sin.square()).sqrt().tolist() == [pytest.approx([factor] * 64)]
+    assert float(yarn.cos[0, 0]) == pytest.approx(factor * math.cos(1000), abs=1e-3)
+    slow = 1000 * 10000 ** (-126 / 128)
+    assert float(yarn.sin[0, 63]) == pytest.approx(factor * math.sin(slow / 4), rel=1e-4)
+
+
+def test_local_layers_are_not_stretched_and_may_have_their_own_base() -> None:
+    config = replace(SMALL, WINDOW | STRETCHED | {"rope_base_local": 100.0})
+    local, full = (rotation(torch.arange(5), config, kind) for kind in "LF")
+    torch.testing.assert_close(local.cos, rotation(torch.arange(5), replace(SMALL, {"rope_base": 100.0})).cos)
+    assert not torch.allclose(local.cos, full.cos)
+
+
+def test_dropout_acts_in_training_only() -> None:
+    model = noisy(replace(SMALL, {"dropout": 0.5}))
+    torch.testing.assert_close(model(ids()), noisy(SMALL)(ids()))
+    model.train()
+    torch.manual_seed(0)
+    first = model(ids())
+    assert (first - model(ids())).abs().max() > 0.1
+    torch.manual_seed(0)
+    torch.testing.assert_close(model(ids()), first)
+
+
 def test_post_norm_ends_on_a_norm_and_has_no_final_one() -> None:
     model = LM(replace(SMALL, {"norm_position": "post"}))
     assert model.norm is None
-    inside = model.blocks[1](torch.randn(2, 5, 24), rotation(torch.arange(5), SMALL), None)
+    inside = model.blocks[1](torch.randn(2, 5, 24), Sight(rotation(torch.arange(5), SMALL), None), None)
     torch.testing.assert_close(inside.square().mean(-1), torch.ones(2, 5), atol=1e-3, rtol=0)
 
 
@@ -209,6 +347,10 @@ def random_configs() -> st.SearchStrategy[ModelConfig]:
     def build(**switches: Any) -> ModelConfig:
         groups = switches.pop("groups")
         switches["n_head"] = groups * switches["n_kv_head"]
+        windows, parallel = switches.pop("windows"), switches.pop("parallel")
+        switches |= windows
+        if switches["norm_position"] == "pre":
+            switches["residual"] = parallel
         return ModelConfig.model_validate(switches)
 
     return st.builds(
@@ -225,9 +367,12 @@ def random_configs() -> st.SearchStrategy[ModelConfig]:
         norm=st.sampled_from(["rmsnorm", "layernorm"]),
         norm_position=st.sampled_from(["pre", "post", "sandwich", "branch"]),
         norm_affine=st.booleans(),
-        bias=st.sampled_from(["none", "all", "qkv"]),
-        position=st.sampled_from(["rope", "learned", "sinusoidal", "none"]),
+        bias=st.sampled_from(["none", "all", "qkv", "attention", "ffn"]),
+        position=st.sampled_from(["rope", "learned", "sinusoidal", "alibi", "none"]),
         tied=st.booleans(),
+        qk_norm=st.sampled_from(["none", "head", "full"]),
+        windows=st.sampled_from([{}, {"window": 2}, {"window": 3, "window_pattern": "LF"}]),
+        parallel=st.sampled_from(["sequential", "parallel", "parallel_shared"]),
     )
 
 
@@ -241,7 +386,13 @@ def test_counted_parameters_are_the_models(config: ModelConfig) -> None:
     assert count.params_non_embedding(config) == inner
 
 
-@settings(max_examples=100, deadline=None)
+@given(st.integers(1, 40), st.one_of(st.none(), st.integers(1, 50)))
+def test_counted_pairs_are_those_of_the_mask(tokens: int, window: int | None) -> None:
+    slots = torch.arange(tokens)
+    assert count.attended_pairs(tokens, True, window) == int(mask.visible(slots, slots, window).sum())
+
+
+@settings(max_examples=300, deadline=None)
 @given(random_configs())
 def test_counted_flops_are_what_an_operator_counter_sees(config: ModelConfig) -> None:
     """torch's counter does not know causality, so the full count is compared, on the plain path, on no device."""

@@ -8,11 +8,12 @@ import torch
 from torch import Tensor, nn
 
 from lmcore import count
-from lmcore.attention import Attention, causal_mask, fused, plain
+from lmcore.attention import Attention, Sight, fused, plain
 from lmcore.config import ModelConfig
 from lmcore.ffn import FFN
+from lmcore.mask import visible
 from lmcore.model import LM
-from lmcore.norm import Norm
+from lmcore.norm import Norm, stream_norm
 from lmcore.position import Rotation, rotate, rotation
 from lmcore.schedule import cosine
 from tests.shared import case
@@ -78,7 +79,7 @@ def test_half_split_is_adjacent_pairs_with_channels_reordered() -> None:
 
 
 def norm(kind: str, d_model: int, **changes: object) -> Norm:
-    return Norm(
+    return stream_norm(
         ModelConfig.model_validate({"d_model": d_model, "n_head": 1, "norm": kind, "norm_eps": 1e-12} | changes)
     )
 
@@ -107,7 +108,7 @@ def test_norm_statistics_are_float32_under_half_precision(kind: str) -> None:
 
 @pytest.mark.parametrize("changes", [{"norm": "rmsnorm"}, {"norm": "layernorm"}, {"norm": "layernorm", "bias": "all"}])
 def test_norm_gradients(changes: dict[str, object]) -> None:
-    module = Norm(ModelConfig.model_validate({"d_model": 4, "n_head": 1, **changes})).double()
+    module = stream_norm(ModelConfig.model_validate({"d_model": 4, "n_head": 1, **changes})).double()
     names = [name for name, _ in module.named_parameters()]
     inputs = [torch.randn(3, 4, requires_grad=True), *(torch.randn(4, requires_grad=True) for _ in names)]
 
@@ -132,14 +133,14 @@ def test_query_heads_of_a_group_are_adjacent() -> None:
     q, k = torch.zeros(1, 4, 1, 3), torch.zeros(1, 2, 1, 3)
     v = torch.tensor([0.0, 1.0])[None, :, None, None].expand(1, 2, 1, 3)
     for path in (fused, plain):
-        assert path(q, k, v, None)[0, :, 0, 0].tolist() == [0, 0, 1, 1]
+        assert path(q, k, v, None, 1.0)[0, :, 0, 0].tolist() == [0, 0, 1, 1]
 
 
 def test_zero_scores_give_the_running_mean() -> None:
     v = torch.randn(1, 1, 6, 4)
     means = v.cumsum(dim=2) / torch.arange(1, 7)[:, None]
     for path in (fused, plain):
-        torch.testing.assert_close(path(torch.zeros_like(v), torch.zeros_like(v), v, None), means)
+        torch.testing.assert_close(path(torch.zeros_like(v), torch.zeros_like(v), v, None, 1.0), means)
 
 
 def test_attention_scale_keeps_the_variance_of_scores_at_one() -> None:
@@ -155,10 +156,25 @@ def test_without_mask_and_positions_attention_is_permutation_equivariant() -> No
     attention = Attention(ModelConfig(d_model=8, n_head=2, position="none"), "plain")
     x, order = torch.randn(1, 5, 8), torch.tensor([3, 1, 4, 0, 2])
     everywhere = torch.ones(1, 1, 5, 5, dtype=torch.bool)
-    torch.testing.assert_close(attention(x[:, order], None, everywhere), attention(x, None, everywhere)[:, order])
-    causal = attention(x[:, order], None, None) - attention(x, None, None)[:, order]
+    sight = Sight(None, everywhere)
+    torch.testing.assert_close(attention(x[:, order], sight), attention(x, sight)[:, order])
+    causal = attention(x[:, order], Sight(None, None)) - attention(x, Sight(None, None))[:, order]
     assert causal.abs().max() > 1e-3
-    assert causal_mask(3, x.device).tolist() == [[True, False, False], [True, True, False], [True, True, True]]
+
+
+def test_a_window_counts_the_query_itself() -> None:
+    slots = torch.arange(4)
+    rows = visible(slots, slots, window=2).int().tolist()
+    assert rows == [[1, 0, 0, 0], [1, 1, 0, 0], [0, 1, 1, 0], [0, 0, 1, 1]]
+
+
+def test_position_interpolation() -> None:
+    """L 2048 stretched to 4096: position 3000 is read as 1500."""
+    config = ModelConfig(d_model=8, n_head=1, rope_scaling="linear", rope_factor=2.0)
+    stretched = rotation(torch.tensor([3000]), config)
+    inside = rotation(torch.tensor([1500]), ModelConfig(d_model=8, n_head=1))
+    torch.testing.assert_close(stretched.cos, inside.cos)
+    torch.testing.assert_close(stretched.sin, inside.sin)
 
 
 def test_learning_rate_of_the_cosine_schedule() -> None:
