@@ -38,6 +38,7 @@ def sweep(
     jobs: Annotated[int | None, typer.Option("-j", "--jobs", min=1, help="Runs at once at most.")] = None,
     slurm: Annotated[list[str] | None, typer.Option(help="SLURM option, such as partition=gpu or time=120.")] = None,
     retry_failed: Annotated[bool, typer.Option(help="Start the failed runs again.")] = False,
+    take_over: Annotated[bool, typer.Option(help="Go on with runs whose worker elsewhere is dead.")] = False,
     dry_run: Annotated[bool, typer.Option(help="Only show the plan.")] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before starting.")] = False,
     wait: Annotated[bool, typer.Option(help="Wait for the end and write the report.")] = True,
@@ -48,7 +49,7 @@ def sweep(
     from sweeps import commands
 
     place, console = _home(home), _errors()
-    asked = commands.SweepRequest(name, scale, set_ or (), seeds, cluster, jobs, slurm or (), retry_failed)
+    asked = commands.SweepRequest(name, scale, set_ or (), seeds, cluster, jobs, slurm or (), retry_failed, take_over)
     plan, options = commands.plan_sweep(asked, place)
     if as_json and dry_run:
         _print_json(commands.plan_json(plan, options, place))
@@ -144,7 +145,7 @@ def sql(query: str, as_json: JsonFlag = False, home: HomeOption = None) -> None:
 @app.command()
 def report(
     name: str,
-    out: Annotated[Path | None, typer.Option(help="Folder to write [default: reports/NAME in the home].")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder to write [default: reports/NAME/SCALE in the home].")] = None,
     as_json: JsonFlag = False,
     home: HomeOption = None,
 ) -> None:
@@ -206,7 +207,7 @@ def _report(name: str, home: "Home", quiet: bool, out: Path | None = None) -> An
         plan = resolve_plan(con, name)
         if not quiet:
             _stdout().print(terminal_table(summary(con, plan)))
-        files = write_report(con, plan, out or home.reports / plan.sweep)
+        files = write_report(con, plan, out or home.reports / plan.sweep / (plan.scale or ""))
     if not quiet:
         print(f"report: {files.html}")
     return files

@@ -43,7 +43,7 @@ def warnings_for(con: "DuckDBPyConnection", plan: Plan) -> list[Notice]:
 def _troubled_runs(runs: pl.DataFrame, attempts: pl.DataFrame) -> Iterator[Notice]:
     todo = {
         "diverged": "Means leave them out, which flatters the arm; lower the learning rate or report how many diverge.",
-        "failed": "Read the error with `lab failures`, mend it and call `lab sweep` again.",
+        "failed": "Read the error with `lab logs RUN`, mend it and call `lab sweep --retry-failed`.",
         "unfinished": "The numbers will change; call `lab sweep` again to finish them.",
     }
     errors = dict(attempts.filter(pl.col("error").is_not_null()).select("run_id", "error").iter_rows())

@@ -43,8 +43,8 @@ def unpack(blobs: Blobs, model: nn.Module, optimizer: torch.optim.Optimizer) -> 
     for name, parameter in model.named_parameters():
         state = {key.rpartition("/")[2]: value for key, value in moments.items() if key.rpartition("/")[0] == name}
         if state:
-            # `step` stays on the CPU in torch's own state unless the optimiser is capturable.
-            optimizer.state[parameter] = {k: v if k == "step" else v.to(parameter.device) for k, v in state.items()}
+            # A fused optimiser keeps everything on the parameter's device, its step counters too.
+            optimizer.state[parameter] = {k: v.to(parameter.device) for k, v in state.items()}
     return Progress(**json.loads(blobs["progress.json"]))
 
 

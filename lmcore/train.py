@@ -199,4 +199,4 @@ class _Run:
 
 
 def _exp(loss: float) -> float:
-    return math.exp(loss) if loss < 700 else math.inf
+    return math.inf if loss > 700 else math.exp(loss)  # NaN stays NaN

@@ -99,9 +99,9 @@ def from_dict(kind: type[AnyConfig], values: Mapping[str, Any]) -> AnyConfig:
 
 
 def flatten(config: Config) -> dict[str, Any]:
-    """Every field by its dotted name."""
+    """Every field that can matter to the result by its dotted name: paths and logging are left out."""
     out: dict[str, Any] = {}
-    for name in type(config).model_fields:
+    for name in set(type(config).model_fields) - config.NOT_IDENTITY:
         value = getattr(config, name)
         nested = flatten(value) if isinstance(value, Config) else None
         out |= {name: value} if nested is None else {f"{name}.{key}": v for key, v in nested.items()}

@@ -34,15 +34,19 @@ class BadFile(ValueError):
         self.reason = reason
 
 
+class BadName(ValueError):
+    """A name that is not safe as a part of a path."""
+
+
 def now() -> str:
     """The present instant, ISO 8601 in UTC with microseconds."""
     return datetime.now(UTC).isoformat(timespec="microseconds")
 
 
 def safe_name(name: str) -> str:
-    """Return `name` if it can be one path component everywhere; raise ValueError if not."""
+    """Return `name` if it can be one path component everywhere; raise BadName if not."""
     if not _SAFE_NAME.fullmatch(name):
-        raise ValueError(f"bad name {name!r}: use 1 to 100 letters, digits, '.', '_' or '-', not starting with '.'")
+        raise BadName(f"bad name {name!r}: use 1 to 100 letters, digits, '.', '_' or '-', not starting with '.'")
     return name
 
 

@@ -26,11 +26,15 @@ WAIT_S = 30.0
 
 _SMALL_TABLES = ("plans", "plan_runs", "runs", "attempts", "snapshots")
 
-# A run that is not done shows where its one timeline has come to.
+# A run that is not done shows where its one timeline has come to. A run that was resumed only to be declared done
+# knows its last training loss from its rows alone.
 _FINAL_FROM_ROWS = """
 UPDATE runs SET train_loss = r.loss, wall_s = r.wall_s, tokens_per_s = r.tokens_per_s
 FROM (SELECT run_id, arg_max(train, step) AS r FROM train GROUP BY run_id) last
 WHERE runs.run_id = last.run_id AND runs.finished_at IS NULL;
+UPDATE runs SET train_loss = r.loss
+FROM (SELECT run_id, arg_max(train, step) AS r FROM train GROUP BY run_id) last
+WHERE runs.run_id = last.run_id AND runs.train_loss IS NULL;
 UPDATE runs SET val_loss = r.loss, val_perplexity = r.perplexity, val_bits_per_byte = r.bits_per_byte
 FROM (SELECT run_id, arg_max(evals, step) AS r FROM evals WHERE split = 'val' GROUP BY run_id) last
 WHERE runs.run_id = last.run_id AND runs.finished_at IS NULL;
@@ -55,7 +59,7 @@ def ingest(home: Home, rebuild: bool = False) -> IngestReport:
     """
     began = time.perf_counter()
     home.ensure()
-    with exclusive(home.path / ".ingest", WAIT_S) as folder:
+    with exclusive(home.path / ".ingest", WAIT_S, "ingest") as folder:
         survey = collect.survey(home)
         private = folder / "new.duckdb"
         rows_new, bad_files = _build(home, survey, private, rebuild)

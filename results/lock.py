@@ -1,4 +1,4 @@
-"""One ingester at a time, without flock: numbered folders, where the highest number holds the lock."""
+"""One holder at a time, without flock: numbered folders, where the highest number holds the lock."""
 
 import contextlib
 import shutil
@@ -19,8 +19,8 @@ class Busy(RuntimeError):
 
 
 @contextlib.contextmanager
-def exclusive(folder: Path, wait_s: float) -> Iterator[Path]:
-    """Hold the lock and yield a private work folder, which the next holder deletes.
+def exclusive(folder: Path, wait_s: float, what: str) -> Iterator[Path]:
+    """Hold the lock on `what` (for messages) and yield a private work folder, which the next holder deletes.
 
     A holder that is provably dead is succeeded at once. Numbers only grow, so whoever decided to succeed number N can
     take N + 1 or nothing, never a lock that changed hands meanwhile. Raises Busy after `wait_s` seconds.
@@ -29,7 +29,7 @@ def exclusive(folder: Path, wait_s: float) -> Iterator[Path]:
     deadline = time.monotonic() + wait_s
     while (held := _try_to_hold(folder)) is None:
         if time.monotonic() > deadline:
-            raise Busy(_explain(folder, wait_s))
+            raise Busy(_explain(folder, wait_s, what))
         time.sleep(_POLL_S)
     try:
         yield held
@@ -65,11 +65,11 @@ def _owner(holder: Path) -> dict[str, Any]:
         return {}
 
 
-def _explain(folder: Path, wait_s: float) -> str:
+def _explain(folder: Path, wait_s: float, what: str) -> str:
     holder = _path(folder, max(numbered(folder), default=0))
     owner = _owner(holder)
     return (
-        f"another ingest is running: pid {owner.get('pid')} on {owner.get('host')} since {owner.get('since')} "
+        f"another {what} is running: pid {owner.get('pid')} on {owner.get('host')} since {owner.get('since')} "
         f"(waited {wait_s:g} s). If you know that it is gone, delete {holder}"
     )
 

@@ -8,15 +8,11 @@ from pathlib import Path
 from typing import Any
 
 
-def claim_identity() -> dict[str, Any]:
-    """This process: host, pid, pid_start (clock ticks since boot, None off Linux) and user."""
-    status = _process_status(os.getpid())
-    return {
-        "host": socket.gethostname(),
-        "pid": os.getpid(),
-        "pid_start": status[1] if status else None,
-        "user": _user(),
-    }
+def claim_identity(pid: int | None = None) -> dict[str, Any]:
+    """host, pid, pid_start (clock ticks since boot, None off Linux) and user: of this process, or of another here."""
+    pid = pid or os.getpid()
+    status = _process_status(pid)
+    return {"host": socket.gethostname(), "pid": pid, "pid_start": status[1] if status else None, "user": user()}
 
 
 def process_alive(claim: Mapping[str, Any]) -> bool | None:
@@ -54,7 +50,8 @@ def _answers(pid: int) -> bool:
     return True
 
 
-def _user() -> str:
+def user() -> str:
+    """Who runs this process; the number where it has no name."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):  # a container may run a uid that has no name

@@ -12,6 +12,10 @@ if TYPE_CHECKING:
     import duckdb
 
 
+class QueryError(ValueError):
+    """A query whose answer cannot be shown."""
+
+
 def open(home: Home | str | Path | None = None) -> "duckdb.DuckDBPyConnection":
     """A read-only connection to lab.duckdb; FileNotFoundError if nothing was ingested yet.
 
@@ -32,13 +36,13 @@ def open(home: Home | str | Path | None = None) -> "duckdb.DuckDBPyConnection":
 def rows(home: Home | str | Path | None, sql: str, params: Sequence[Any] = ()) -> list[dict[str, Any]]:
     """The answer to one query, ready for JSON: dates are text; NaN and infinities are None.
 
-    Raises ValueError if two columns share a name, because one would hide the other.
+    Raises QueryError if two columns share a name, because one would hide the other.
     """
     with open(home) as con:
         result = con.execute(sql, params)
         names = [column[0] for column in result.description or []]
         if len(set(names)) < len(names):
-            raise ValueError(f"two columns of the answer share a name, rename one with AS: {', '.join(names)}")
+            raise QueryError(f"two columns of the answer share a name, rename one with AS: {', '.join(names)}")
         return [dict(zip(names, map(plain, row), strict=True)) for row in result.fetchall()]
 
 

@@ -30,6 +30,11 @@ class State(StrEnum):
     UNKNOWN = "UNKNOWN"
 
 
+SETTLED = frozenset({State.DONE, State.DIVERGED, State.PRUNED})  # an answer; nothing will be done about it
+ENDED = SETTLED | {State.FAILED, State.CANCELLED}  # nothing happens until somebody asks for it
+# Attempts that ended so did not fail to make progress: somebody wanted them to stop.
+_STOPPED_ON_REQUEST = ("interrupted", "superseded", "cancelled")
+
 _STATE_OF_REASON = {
     "failed": State.FAILED,
     "diverged": State.DIVERGED,
@@ -81,6 +86,8 @@ def run_state(run: RunFolder, hint: Hint | None = None, attempts: Sequence[Attem
         state = State.CANCELLED if run.cancel_requested() else hint.pending or State.PLANNED
         return RunState(run.run_id, state, None, step, number, "")
     state, kind, detail = _attempt_state(infos[-1], hint)
+    if _resumable(state) and run.cancel_requested():
+        return RunState(run.run_id, State.CANCELLED, None, step, number, detail)
     if _resumable(state) and not _progress(run, infos):
         state, kind, detail = State.FAILED, "no_progress", f"{ATTEMPTS_WITHOUT_PROGRESS} attempts, no new checkpoint"
     return RunState(run.run_id, state, kind, step, number, detail)
@@ -135,11 +142,17 @@ def _progress(run: RunFolder, infos: Sequence[AttemptInfo]) -> bool:
     recent = infos[-ATTEMPTS_WITHOUT_PROGRESS:]
     if len(recent) < ATTEMPTS_WITHOUT_PROGRESS:
         return True
-    # An earlier attempt without exit.json was lost, or nobody could have claimed after it.
-    if not all(not _has_ended(info) or _resumable(_exit_state(info.exit or {})[0]) for info in recent):
+    if not all(_needs_progress(info) for info in recent):
         return True
     begun = min((info.resume_step for info in recent if info.resume_step is not None), default=None)
     return begun is not None and max(run.valid_checkpoints(), default=0) > begun
+
+
+def _needs_progress(info: AttemptInfo) -> bool:
+    """Lost or preempted. An earlier attempt without exit.json was lost, or nobody could have claimed after it."""
+    reason = (info.exit or {}).get("reason")
+    stopped = reason in _STOPPED_ON_REQUEST
+    return not _has_ended(info) or (_resumable(_exit_state(info.exit or {})[0]) and not stopped)
 
 
 def _last_step(infos: Sequence[AttemptInfo]) -> int:

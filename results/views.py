@@ -8,7 +8,7 @@ from typing import Any
 from results.home import Home
 from results.ingest import ingest
 from results.query import rows
-from results.state import State, run_state
+from results.state import ENDED, run_state
 
 LOOK_EVERY_S = 0.5
 
@@ -76,7 +76,7 @@ def log(home: Home, prefix: str, follow: bool) -> Iterator[str]:
             number, read = state.attempts, 0
         text, read = _read_from(folder.path / "attempts" / f"{number:04d}" / "log.txt", read)
         yield text
-        if not follow or state.state not in (State.RUNNING, State.PLANNED, State.QUEUED, State.SUBMITTED):
+        if not follow or state.state in ENDED:
             return
         time.sleep(LOOK_EVERY_S)
 

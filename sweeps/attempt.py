@@ -74,10 +74,10 @@ def attempt_run(
         return DISK_FULL if kind_of(error) == "disk" else FAILED
     if attempt is None:
         return NOT_CLAIMED
-    return _attempt(home, run, attempt, flag, deadline)
+    return _run_claimed(home, run, attempt, flag, deadline)
 
 
-def _attempt(home: Home, run: RunFolder, attempt: Attempt, flag: StopFlag, deadline: float | None) -> int:
+def _run_claimed(home: Home, run: RunFolder, attempt: Attempt, flag: StopFlag, deadline: float | None) -> int:
     _log_into(attempt.path / "log.txt")
     try:
         outcome, device = _train(home, run, attempt, flag, deadline)

@@ -1,6 +1,5 @@
 """What the `lab` commands about sweeps do, in terms of the other modules of this room."""
 
-import getpass
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -15,7 +14,8 @@ from lmcore.config import ConfigError, parse_assignment
 from lmcore.count import checkpoint_bytes
 from results import views
 from results.home import Home
-from results.state import State
+from results.process import user
+from results.state import ENDED, SETTLED, State, run_state
 from sweeps import accounts, launch_local, show, slurm, stored
 from sweeps.estimate import estimate
 from sweeps.launch import Cluster, Launched, Options, launch
@@ -39,13 +39,14 @@ class SweepRequest:
     jobs: int | None = None
     slurm: Sequence[str] = ()
     retry_failed: bool = False
+    take_over: bool = False
 
     def options(self) -> Options:
         """Typed; raises SweepError."""
         for cluster in get_args(Cluster):
             if cluster == self.cluster:
                 given = dict(_slurm_option(text) for text in self.slurm)
-                return Options(cluster, self.jobs, self.retry_failed, given)
+                return Options(cluster, self.jobs, self.retry_failed, self.take_over, given)
         raise SweepError(f"--cluster is one of {', '.join(get_args(Cluster))}, not {self.cluster!r}")
 
 
@@ -100,26 +101,35 @@ def confirmed(runs: int) -> bool:
 def started(planned: Plan, options: Options, home: Home, console: Console) -> Iterator["Running"]:
     """Start what is missing. Ctrl-C inside the block asks local workers to save and stop before it goes on."""
     launched = launch(planned, home, options)
-    console.print(_started_line(launched))
     try:
+        for line in _started_lines(launched):
+            console.print(line)
         yield Running(planned, launched, home, console)
     except KeyboardInterrupt:
         if launched.processes:
             console.print("stopping: each run saves first")
-            launch_local.stop(launched.processes)
-            console.print("saved; the same command continues")
-        elif launched.missing:
-            console.print("the jobs go on; `lab cancel` stops them")
+            stopped = launch_local.stop(launched.processes)
+            console.print("saved; the same command continues" if stopped else "still saving; `lab status` tells")
+        elif launched.busy or launched.job_id:
+            console.print("the workers go on; `lab cancel` stops them")
         raise
 
 
-def _started_line(launched: Launched) -> str:
-    if not launched.missing:
-        return "nothing to start: every run has ended (--retry-failed starts failed ones again)"
-    if launched.note:
-        return launched.note
-    where = f"as SLURM job {launched.job_id}" if launched.job_id else f"with {len(launched.processes)} local workers"
-    return f"{launched.missing} runs to do, {where}"
+def _started_lines(launched: Launched) -> Iterator[str]:
+    for state in launched.unknown:
+        yield f"run {state.run_id} is left alone, nobody here can tell whether it lives ({state.detail})"
+    if launched.unknown:
+        yield "if its worker is dead, `lab sweep ... --take-over` goes on with it"
+    if not launched.squeue_answers:
+        yield "squeue does not answer, so nothing was started; try again later"
+    elif launched.busy:
+        yield f"{launched.missing} runs to do, {launched.busy} workers are already at work on this sweep"
+    elif launched.job_id:
+        yield f"{launched.missing} runs to do, as SLURM job {launched.job_id}"
+    elif launched.processes:
+        yield f"{launched.missing} runs to do, with {len(launched.processes)} local workers"
+    else:
+        yield "nothing to start: no run is missing (--retry-failed starts failed ones again)"
 
 
 @dataclass(frozen=True)
@@ -139,7 +149,7 @@ class Running:
         def working() -> bool:
             return any(p.poll() is None for p in processes) or bool(launch_local.living(folder))
 
-        on_slurm = self.launched.job_id is not None
+        on_slurm = self.launched.cluster == "slurm"
         states = watch(self._stored(), self.home, None if on_slurm else working, self.console)
         self.console.print(show.counts_line(states))
         for state in states:
@@ -170,7 +180,7 @@ class Running:
 
 def all_well(counts: dict[str, int]) -> bool:
     """Whether nothing needs care: a diverged or pruned run is a result, anything else unfinished is not."""
-    return set(counts) <= {State.DONE, State.DIVERGED, State.PRUNED}
+    return set(counts) <= SETTLED
 
 
 def status(name: str, home: Home) -> dict[str, Any]:
@@ -197,14 +207,13 @@ def status_table(answer: dict[str, Any]) -> Table:
 
 def cancel(name: str, home: Home) -> list[str]:
     """Ask a sweep, or one run by (the beginning of) its id, to save and stop. Returns the runs asked."""
-    user = getpass.getuser()
     matching = [run_id for run_id in home.run_ids() if len(name) >= 4 and run_id.startswith(name)]
     if not matching:
         plan = stored.find_plan(home, name)
-        return stored.stop(home, plan, plan.run_ids, user)
+        return stored.stop(home, plan, user())
     run_id = views.resolve(home, name)
-    if home.run(run_id).done() is None:
-        home.run(run_id).request_cancel(user)
+    if run_state(home.run(run_id)).state not in ENDED:
+        home.run(run_id).request_cancel(user())
         return [run_id]
     return []
 

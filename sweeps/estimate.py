@@ -41,7 +41,7 @@ def _flops_per_second_of_earlier_runs(home: Home) -> list[float]:
             done = run.done()
         except BadFile:
             continue  # named by ingest; here it is only one speed less
-        if done and done.get("wall_s") and _was_here(run.path.name, home):
+        if done and done.get("wall_s") and done.get("flops") and _was_here(run.path.name, home):
             speeds.append(done["flops"] / done["wall_s"])
         if len(speeds) >= ENOUGH_RUNS:
             break

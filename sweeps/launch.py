@@ -1,18 +1,19 @@
 """Start what is missing of a plan, here or on SLURM. Calling it again starts only what is still missing."""
 
-import getpass
 import os
 import socket
 import subprocess
 import sys
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from results.files import now, write_json
 from results.home import Home
+from results.lock import exclusive
+from results.process import user
 from results.state import RunState, State, claimable
 from sweeps import launch_local, slurm, snapshot
 from sweeps.plan import Plan
@@ -20,33 +21,43 @@ from sweeps.spec import SweepError
 from sweeps.stored import run_states
 
 Cluster = Literal["local", "slurm"]
+LAUNCHER_WAIT_S = 120.0
 MAX_ARRAY_TASKS = 32  # pull-workers per call unless -j says otherwise; each takes as many runs as its time allows
 
 
 @dataclass(frozen=True)
 class Options:
-    """How to start a plan. `jobs` None: as many as the machine has cores for (local), or MAX_ARRAY_TASKS (SLURM)."""
+    """How to start a plan. `jobs` None: one per GPU, else as the cores allow (local), or MAX_ARRAY_TASKS (SLURM).
+
+    `retry_failed` starts failed runs again; `take_over` those whose worker on another machine is known to be dead.
+    """
 
     cluster: Cluster = "local"
     jobs: int | None = None
     retry_failed: bool = False
+    take_over: bool = False
     slurm: Mapping[str, Any] = field(default_factory=dict)
 
     def workers(self, plan: Plan) -> int:
         """How many runs at once at most."""
         if self.jobs is not None:
             return self.jobs
-        return MAX_ARRAY_TASKS if self.cluster == "slurm" else max(1, cores() // _threads(plan))
+        if self.cluster == "slurm":
+            return MAX_ARRAY_TASKS
+        return len(launch_local.visible_gpus()) or max(1, cores() // _threads(plan))
 
 
 @dataclass(frozen=True)
 class Launched:
-    """What a call started: local processes, a SLURM job, or nothing."""
+    """What a call found and started. `busy`: workers that an earlier call started; `unknown`: runs nobody can judge."""
 
+    cluster: Cluster
     missing: int
+    unknown: list[RunState]
+    busy: int = 0
+    squeue_answers: bool = True
     processes: list["subprocess.Popen[bytes]"] = field(default_factory=list)
     job_id: str | None = None
-    note: str = ""
 
 
 def cores() -> int:
@@ -55,36 +66,49 @@ def cores() -> int:
 
 
 def launch(plan: Plan, home: Home, options: Options) -> Launched:
-    """Store the plan, take a snapshot, start workers for the runs that need one. Raises SweepError."""
+    """Store the plan, take a snapshot, start workers for the runs that need one. Raises SweepError.
+
+    One launcher of a plan at a time looks and starts, so that several at once do not start more workers than asked.
+    """
     if options.cluster == "slurm" and not slurm.available():
         raise SweepError("--cluster slurm needs `sbatch` on the PATH; this machine has none. Use --cluster local.")
     home.ensure()
     plan.write(home)
+    code_hash = snapshot.take(home)
+    with exclusive(plan.folder(home) / ".launching", LAUNCHER_WAIT_S, "launch of this sweep"):
+        return _launch(plan, home, options, code_hash)
+
+
+def _launch(plan: Plan, home: Home, options: Options, code_hash: str) -> Launched:
     folder = plan.folder(home)
     queue = slurm.queue(folder, confirm=True)
     states = run_states(home, [run.run_id for run in plan.runs], queue)
-    retry = {s.run_id: s.attempts for s in states if _is_to_retry(s, options)}
-    missing = [s for s in states if claimable(s.state) or s.state is State.CANCELLED or s.run_id in retry]
-    code_hash = snapshot.take(home)
-    call = _record_call(folder, code_hash, retry, options)
+    granted = {s.run_id: s.attempts for s in states if _is_granted(s, options)}
+    missing = [s for s in states if claimable(s.state) or s.state is State.CANCELLED or s.run_id in granted]
+    unknown = [s for s in states if s.state is State.UNKNOWN and s.run_id not in granted]
+    call = _record_call(folder, code_hash, granted, options)
     for state in missing:
         home.run(state.run_id).clear_cancel()
-    if not missing:
-        return Launched(0)
-    if not queue.answered:
-        return Launched(len(missing), note="squeue does not answer, so nothing was started; try again later")
-    if busy := launch_local.living(folder) or queue.live:
-        return Launched(len(missing), note=f"{len(busy)} workers are already at work on this plan")
-    workers = min(options.workers(plan), len(missing))
-    source = home.snapshots / code_hash
+    running = sum(s.state is State.RUNNING for s in states)
+    busy = len(launch_local.living(folder)) + len(queue.live)
+    found = Launched("slurm" if queue.live else options.cluster, len(missing), unknown, busy or running, queue.answered)
+    if not missing or busy or not queue.answered:
+        return found
+    workers, source = min(options.workers(plan), len(missing)), home.snapshots / code_hash
     if options.cluster == "local":
-        return Launched(len(missing), launch_local.start(home, folder, call, source, workers))
-    return Launched(len(missing), job_id=_submit(plan, home, call, source, workers, options))
+        return replace(found, processes=launch_local.start(home, folder, call, source, workers))
+    return replace(found, job_id=_submit(plan, home, call, source, workers, options))
 
 
-def _is_to_retry(state: RunState, options: Options) -> bool:
-    """A full disk is no fault of the run: whoever calls again has made room."""
-    return state.state is State.FAILED and (options.retry_failed or state.kind == "disk")
+def _is_granted(state: RunState, options: Options) -> bool:
+    """Runs that a worker may claim although what it sees for itself forbids it.
+
+    Failed ones that are to be tried again (a full disk is no fault of the run: whoever calls again has made room);
+    lost ones, because only the launcher has asked the scheduler twice; unknown ones if the caller knows better.
+    """
+    if state.state is State.FAILED:
+        return options.retry_failed or state.kind == "disk"
+    return state.state is State.LOST or (state.state is State.UNKNOWN and options.take_over)
 
 
 def _submit(plan: Plan, home: Home, call: str, source: Path, workers: int, options: Options) -> str:
@@ -98,7 +122,7 @@ def _threads(plan: Plan) -> int:
     return max(run.config.train.threads for run in plan.runs)
 
 
-def _record_call(folder: Path, code_hash: str, retry: Mapping[str, int], options: Options) -> str:
+def _record_call(folder: Path, code_hash: str, granted: Mapping[str, int], options: Options) -> str:
     """One file per `lab sweep`: when, by whom, with which code. The newest call is what a sweep's name means."""
     call = uuid.uuid4().hex[:12]
     (folder / "calls").mkdir(parents=True, exist_ok=True)
@@ -106,10 +130,10 @@ def _record_call(folder: Path, code_hash: str, retry: Mapping[str, int], options
         "called_at": now(),
         "code_hash": code_hash,
         "host": socket.gethostname(),
-        "user": getpass.getuser(),
+        "user": user(),
         "command": ["lab", *sys.argv[1:]],
         "cluster": options.cluster,
-        "retry": dict(retry),
+        "granted": dict(granted),
     }
     write_json(folder / "calls" / f"{call}.json", content)
     return call

@@ -10,9 +10,9 @@ import uuid
 from collections.abc import Sequence
 from pathlib import Path
 
-from results.files import BadFile, read_json
+from results.files import BadFile, now, read_json, write_json
 from results.home import Home
-from results.process import process_alive
+from results.process import claim_identity, process_alive
 
 STOP_WITHIN_S = 60.0
 
@@ -33,9 +33,12 @@ def _start(home: Home, plan: Path, call: str, snapshot: Path, gpu: str | None) -
         environment["CUDA_VISIBLE_DEVICES"] = gpu
     log = plan / "workers" / f"{time.strftime('%Y%m%d-%H%M%S')}-{uuid.uuid4().hex[:8]}.log"
     with log.open("wb") as out:
-        return subprocess.Popen(
+        process = subprocess.Popen(
             command, env=environment, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True
         )
+    # Registered by us, at once: another launcher must not start its own while this one imports torch.
+    write_json(log.with_suffix(".json"), claim_identity(process.pid) | {"call": call, "started_at": now()})
+    return process
 
 
 def visible_gpus() -> list[str]:
@@ -45,7 +48,10 @@ def visible_gpus() -> list[str]:
         return [gpu for gpu in told.split(",") if gpu.strip()]
     if shutil.which("nvidia-smi") is None:
         return []
-    listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=30)
+    try:
+        listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=30)
+    except subprocess.TimeoutExpired:
+        return []  # a driver that does not answer serves no run either
     return [str(i) for i, line in enumerate(listed.stdout.splitlines()) if line.startswith("GPU ")]
 
 

@@ -1,5 +1,6 @@
 """Pull-workers as SLURM array tasks, submitted through submitit."""
 
+import math
 import shlex
 import sys
 import uuid
@@ -7,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from submitit.core.utils import DelayedSubmission
+from submitit.core.utils import DelayedSubmission, FailedJobError
 from submitit.slurm.slurm import SlurmExecutor
 
 from results.files import now, write_json
@@ -15,6 +16,18 @@ from sweeps import slurm, worker
 from sweeps.spec import SweepError
 
 DEFAULT_MINUTES = 60
+# Set by us and relied upon; several tasks or nodes would be several workers under one job id.
+OURS = {
+    "job_name",
+    "array_parallelism",
+    "signal_delay_s",
+    "stderr_to_stdout",
+    "setup",
+    "teardown",
+    "use_srun",
+    "srun_args",
+}
+OURS |= {"nodes", "ntasks_per_node", "tasks_per_node"}
 WARN_BEFORE_END_S = 90  # of short jobs a fifth of the time: a warning at the start would leave no time to work
 
 
@@ -51,10 +64,14 @@ def submit(job: SlurmWorker, snapshot: Path, tasks: int, cpus: int, options: dic
     intent = Path(job.plan) / "submissions" / f"{name}.json"
     intent.parent.mkdir(parents=True, exist_ok=True)
     record = {"uuid": name, "call": job.call, "tasks": str(tasks), "submitted_at": now()}
-    write_json(intent, record)
     executor = make_executor(Path(job.plan) / "jobs", name, snapshot, tasks, cpus, options)
-    with executor.batch():
-        submitted = [executor.submit(job) for _ in range(tasks)]
+    write_json(intent, record)
+    try:
+        with executor.batch():
+            submitted = [executor.submit(job) for _ in range(tasks)]
+    except FailedJobError as error:
+        intent.unlink()  # sbatch has said no: there is no such job
+        raise SweepError(f"sbatch refused: {str(error).strip().splitlines()[-1]}") from None
     job_id = str(submitted[0].job_id).partition("_")[0]
     write_json(intent, record | {"job_id": job_id})
     return job_id
@@ -64,14 +81,15 @@ def make_executor(
     folder: Path, name: str, snapshot: Path, tasks: int, cpus: int, options: dict[str, Any]
 ) -> SlurmExecutor:
     """submitit's executor with everything our jobs need. Raises SweepError for an unknown SLURM option."""
+    if own := sorted(set(options) & OURS):
+        raise SweepError(f"--slurm {own[0]}: lab sets this itself")
+    minutes = _minutes(options.get("time", DEFAULT_MINUTES))
     executor = SlurmExecutor(folder=folder, python=shlex.quote(sys.executable))
-    minutes = int(options.get("time", DEFAULT_MINUTES))
     parameters = {
         "job_name": name,
         "cpus_per_task": cpus,
         "array_parallelism": tasks,
-        "time": minutes,
-        "signal_delay_s": min(WARN_BEFORE_END_S, int(minutes * 60 / 5)),
+        "signal_delay_s": min(WARN_BEFORE_END_S, minutes * 60 // 5),
         "stderr_to_stdout": True,
         "setup": [
             f"export PYTHONPATH={shlex.quote(str(snapshot))} PYTHONSAFEPATH=1",
@@ -79,7 +97,15 @@ def make_executor(
         ],
     }
     try:
-        executor.update_parameters(**parameters | options)
-    except ValueError as error:
+        executor.update_parameters(**parameters | options | {"time": minutes})
+    except (ValueError, TypeError) as error:
         raise SweepError(f"--slurm: {error}") from None
     return executor
+
+
+def _minutes(time: int | str) -> int:
+    """Minutes, or SLURM's own [days-][hours:]minutes:seconds, rounded up. Raises SweepError."""
+    seconds = 60 * time if isinstance(time, int) else slurm.seconds(time)
+    if not seconds:
+        raise SweepError(f"--slurm time: minutes or [days-]hours:minutes:seconds, not {time!r}")
+    return math.ceil(seconds / 60)

@@ -8,6 +8,8 @@ from sweeps.spec import Match, SweepError
 
 Cost = Callable[[ModelConfig], int]
 
+AIM = 0.2  # of the tolerance; see Match
+
 COSTS: dict[str, Cost] = {
     "params": count.params,
     "params_non_embedding": count.params_non_embedding,
@@ -24,11 +26,13 @@ def residual(arm: ModelConfig, baseline: ModelConfig, match: Match) -> float:
 def solve(arm: ModelConfig, baseline: ModelConfig, match: Match) -> ModelConfig:
     """`arm` with the d_ff that matches `baseline`. Raises SweepError with the nearest solutions when none is close."""
     multiple = 2 ** (match.multiple.bit_length() - 1)
-    while multiple >= 1:
+    while True:
         best = min(_neighbours(arm, baseline, match, multiple), key=lambda m: abs(residual(m, baseline, match)))
-        if abs(residual(best, baseline, match)) <= match.tolerance:
-            return best
+        if abs(residual(best, baseline, match)) <= AIM * match.tolerance or multiple == 1:
+            break
         multiple //= 2
+    if abs(residual(best, baseline, match)) <= match.tolerance:
+        return best
     raise SweepError(_refusal(arm, baseline, match))
 
 

@@ -137,7 +137,7 @@ def _write_spec(folder: RunFolder, run: PlannedRun) -> None:
     except ConfigError as error:
         raise SweepError(f"run {folder.run_id} was stored by another version of lab: {error}") from None
     old, new = flatten(stored), flatten(read_config(run.spec()))
-    changed = [f"{key} was {old[key]!r}, is {new[key]!r}" for key in new if old[key] != new[key]]
+    changed = [f"{key} was {old[key]!r}, is {new[key]!r}" for key in sorted(new) if old[key] != new[key]]
     if changed:
         raise SweepError(
             f"run {folder.run_id} exists, but a default has changed since it was planned: {'; '.join(changed)}. "

@@ -1,6 +1,7 @@
 """Signals only set a flag; whoever trains looks at it between two steps."""
 
 import ctypes
+import os
 import signal
 import sys
 from types import FrameType
@@ -34,8 +35,10 @@ class StopFlag:
         self.signal = self.signal or signal.Signals(number)
 
 
-def die_with_parent() -> None:
-    """Ask Linux to send SIGTERM when the parent dies, so that no orphan trains on unseen."""
+def die_with_parent(parent: int) -> None:
+    """Ask Linux to send SIGTERM when process `parent` dies, so that no orphan trains on unseen."""
     if sys.platform == "linux":
         set_parent_death_signal = 1
         ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGTERM)
+        if os.getppid() != parent:  # it died before we asked
+            os.kill(os.getpid(), signal.SIGTERM)

@@ -65,8 +65,8 @@ def own_end_time() -> float | None:
     if told := os.environ.get("SLURM_JOB_END_TIME"):
         return float(told)
     left = _ask("squeue", "--noheader", "--job", job, "--format", "%L")  # SLURM before 23.02 sets no such variable
-    seconds = _seconds(left.strip()) if left else None
-    return None if seconds is None else time.time() + seconds
+    remaining = seconds(left.strip()) if left else None
+    return None if remaining is None else time.time() + remaining
 
 
 def requeue_self() -> None:
@@ -151,7 +151,7 @@ def _ask(*command: str) -> str | None:
     return done.stdout
 
 
-def _seconds(text: str) -> int | None:
+def seconds(text: str) -> int | None:
     """SLURM's [days-][hours:]minutes:seconds; None for UNLIMITED, NOT_SET and the like."""
     days, _, clock = text.rpartition("-")
     parts = clock.split(":")

@@ -8,6 +8,7 @@ import hashlib
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +22,11 @@ SOURCE = Path(__file__).parent.parent
 
 def take(home: Home) -> str:
     """Copy the source to `snapshots/<code_hash>` unless it is there; returns the hash."""
-    files = _files()
-    code_hash = _hash(files)
+    sources = {str(path.relative_to(SOURCE)): path.read_bytes() for path in _files()}  # read once: hash and copy agree
+    code_hash = _hash(sources)
     folder = home.snapshots / code_hash
     if not (folder / "SNAPSHOT.json").exists():
-        _copy(files, folder, code_hash)
+        _copy(sources, folder, code_hash)
     return code_hash
 
 
@@ -34,22 +35,22 @@ def _files() -> list[Path]:
     return sorted(path for path in found if path.is_file() and "__pycache__" not in path.parts)
 
 
-def _hash(files: list[Path]) -> str:
+def _hash(sources: Mapping[str, bytes]) -> str:
     digest = hashlib.sha256()
-    for path in files:
-        digest.update(f"{path.relative_to(SOURCE)}\0".encode() + hashlib.sha256(path.read_bytes()).digest())
+    for name, content in sources.items():
+        digest.update(f"{name}\0".encode() + hashlib.sha256(content).digest())
     return digest.hexdigest()[:12]
 
 
-def _copy(files: list[Path], folder: Path, code_hash: str) -> None:
+def _copy(sources: Mapping[str, bytes], folder: Path, code_hash: str) -> None:
     """Into a private folder, then one rename: nobody ever sees half a snapshot."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     private = Path(tempfile.mkdtemp(prefix=".taking-", dir=folder.parent))
     private.chmod(0o755)
-    for path in files:
-        copy = private / path.relative_to(SOURCE)
+    for name, content in sources.items():
+        copy = private / name
         copy.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(path, copy)
+        copy.write_bytes(content)
         copy.chmod(0o444)
     write_json(private / "SNAPSHOT.json", {"code_hash": code_hash, "created_at": now()} | git_state())
     try:
@@ -60,7 +61,8 @@ def _copy(files: list[Path], folder: Path, code_hash: str) -> None:
 
 def git_state() -> dict[str, Any]:
     """Commit and uncommitted diff of the rooms; nulls outside a git checkout."""
-    sha = _git("rev-parse", "HEAD")
+    ours = _git("ls-files", "--error-unmatch", "lmcore/config.py")  # not of a repository that we were installed into
+    sha = _git("rev-parse", "HEAD") if ours else None
     if sha is None:
         return {"git_sha": None, "dirty": None, "git_diff": None}
     status = _git("status", "--porcelain", "--", *ROOMS) or ""

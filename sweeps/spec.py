@@ -18,7 +18,8 @@ class Match:
     """Solve d_ff of every arm so that it costs what the baseline costs.
 
     `by` is what must agree: all parameters, those outside the embeddings, or exact forward FLOPs at the context.
-    The result is a multiple of the largest power of two up to `multiple` that stays within `tolerance` (relative).
+    Within `tolerance` (relative) or refused. d_ff is a multiple of the largest power of two up to `multiple` that comes
+    within a fifth of the tolerance, or else the nearest number: a rounder width is not worth a bias between arms.
     """
 
     by: Literal["params", "params_non_embedding", "flops"] = "params"

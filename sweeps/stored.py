@@ -8,7 +8,7 @@ from typing import Any
 from lmcore.config import did_you_mean
 from results.files import BadFile, read_json
 from results.home import Home
-from results.state import RunState, run_state
+from results.state import ENDED, RunState, run_state
 from sweeps import slurm
 from sweeps.spec import SweepError
 
@@ -34,7 +34,7 @@ class StoredPlan:
     def names(self) -> tuple[str, str, str]:
         """What a person may call it: the sweep, the sweep at its scale, the exact plan."""
         sweep, plan_id, scale = (self.content[key] for key in ("sweep", "plan_id", "scale"))
-        return sweep, f"{sweep}@{scale}", f"{sweep}/{plan_id}"
+        return sweep, f"{sweep}@{scale}" if scale else sweep, f"{sweep}/{plan_id}"
 
 
 def find_plan(home: Home, name: str) -> StoredPlan:
@@ -75,12 +75,11 @@ def run_states(home: Home, run_ids: Iterable[str], queue: slurm.Queue) -> list[R
     return [run_state(home.run(run_id), hint) for run_id in run_ids]
 
 
-def stop(home: Home, plan: StoredPlan, run_ids: Iterable[str], by: str) -> list[str]:
-    """Ask runs to stop (they save first). When the whole plan stops, its queued jobs leave SLURM's queue too."""
-    asked = [run_id for run_id in run_ids if home.run(run_id).done() is None]
+def stop(home: Home, plan: StoredPlan, by: str) -> list[str]:
+    """Ask all runs of a plan to stop (they save first), and take its waiting jobs out of SLURM's queue."""
+    asked = [run_id for run_id in plan.run_ids if run_state(home.run(run_id)).state not in ENDED]
     for run_id in asked:
         home.run(run_id).request_cancel(by)
-    if set(asked) >= {run_id for run_id in plan.run_ids if home.run(run_id).done() is None}:
-        queue = slurm.queue(plan.folder)
-        slurm.cancel(task for task in queue.live if queue.words[task] == "PENDING")
+    queue = slurm.queue(plan.folder)
+    slurm.cancel(task for task in queue.live if queue.words[task] == "PENDING")
     return asked

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from results.home import Home
-from results.state import RunState, State
+from results.state import SETTLED, RunState, State
 from sweeps import slurm
 from sweeps.show import counts_line, duration
 from sweeps.stored import StoredPlan, run_states
@@ -21,7 +21,6 @@ LOOK_EVERY_S = 1.0
 LINE_EVERY_S = 30.0
 SCHEDULER_EVERY_S = 10.0
 WAITING = (State.PLANNED, State.SUBMITTED, State.QUEUED)
-FINISHED = (State.DONE, State.FAILED, State.DIVERGED, State.PRUNED, State.CANCELLED)
 
 
 @dataclass
@@ -43,7 +42,7 @@ class Eta:
 
     def _done(self, states: Sequence[RunState]) -> float:
         return sum(
-            float(run["train_flops"]) * (1.0 if state.state in FINISHED else state.step / run["steps"])
+            float(run["train_flops"]) * (1.0 if state.state in SETTLED else state.step / run["steps"])
             for run, state in zip(self.runs, states, strict=True)
         )
 
@@ -76,7 +75,8 @@ class _Look:
     def __call__(self) -> tuple[list[RunState], bool]:
         idle = not self.working() if self.working else self._queue_empty()  # asked first: what ended has written all
         states = run_states(self.home, self.plan.run_ids, self.queue)
-        return states, idle or all(state.state in FINISHED for state in states)
+        # Failed and cancelled runs may be waiting for a worker that still starts up, so they do not end the wait.
+        return states, idle or all(state.state in SETTLED for state in states)
 
     def _queue_empty(self) -> bool:
         if time.monotonic() - self.asked > SCHEDULER_EVERY_S:

@@ -10,21 +10,20 @@ import os
 import signal
 import sys
 import time
-import uuid
 from dataclasses import dataclass
 from pathlib import Path
 
 from results.files import now, read_json, write_json
 from results.home import Home
-from results.record import RunFolder, claim_identity
-from results.state import RunState, State, claimable, run_state
+from results.record import RunFolder
+from results.state import SETTLED, RunState, State, claimable, run_state
 from sweeps import slurm
 from sweeps.attempt import DISK_FULL, ENDED, NOT_CLAIMED, attempt_run
 from sweeps.signals import StopFlag, die_with_parent
 
 log = logging.getLogger("lab.worker")
 
-ENDED_FOR_GOOD = (State.DONE, State.DIVERGED, State.PRUNED)
+LEAST_TIME_S = 10.0  # with less than this left no run is started: it would only be stopped again
 SAVE_MARGIN_S = 60.0  # stop this long before the job's end: time to save and requeue
 
 
@@ -51,8 +50,9 @@ class Worker:
     def __init__(self, assignment: Assignment) -> None:
         self.home, self.plan = Home(assignment.home), assignment.plan
         self.flag, self.deadline = StopFlag(), assignment.deadline
+        self.time_given = 0.0 if self.deadline is None else self.deadline - time.time()
         call = read_json(self.plan / "calls" / f"{assignment.call}.json") or {}
-        self.retry: dict[str, int] = call.get("retry", {})
+        self.granted: dict[str, int] = call.get("granted", {})
         self.owner = {"job": slurm.own_job(), "code_hash": call.get("code_hash"), "call": assignment.call}
         plan = read_json(self.plan / "plan.json") or {"runs": []}
         self.waiting = [self.home.run(run["run_id"]) for run in plan["runs"]]
@@ -66,7 +66,7 @@ class Worker:
             if found is None:
                 return self._failed()
             self.started.append(found[0])
-            if not self._attempt(*found):
+            if not self._run_in_child(*found):
                 return self._failed() or 1
         # A preempted job is requeued by SLURM, a cancelled one must not be: only our own time limit is ours to requeue.
         if self.flag.reason in (None, "time_limit") and self._next():
@@ -75,7 +75,8 @@ class Worker:
 
     def stopping(self) -> bool:
         """Whether a signal came or time is up."""
-        return self.flag.reason is not None or (self.deadline is not None and time.time() > self.deadline)
+        short = self.deadline is not None and time.time() > self.deadline - min(LEAST_TIME_S, self.time_given / 4)
+        return self.flag.reason is not None or short
 
     def _failed(self) -> int:
         return sum(run_state(run).state is State.FAILED for run in set(self.started))
@@ -84,39 +85,40 @@ class Worker:
         """The first run that may be claimed, and the number of attempts it had when we looked."""
         for run in list(self.waiting):
             seen = run_state(run)
-            if seen.state in ENDED_FOR_GOOD:
+            if seen.state in SETTLED:
                 self.waiting.remove(run)
             elif self._may_claim(run, seen) and not run.cancel_requested():
                 return run, seen.attempts
         return None
 
     def _may_claim(self, run: RunFolder, seen: RunState) -> bool:
-        if seen.state is State.FAILED:
-            return self.retry.get(run.run_id) == seen.attempts
-        if seen.state is State.UNKNOWN:
-            return self._was_mine(run)
+        if seen.state in (State.FAILED, State.UNKNOWN):
+            # The launcher has seen more than we can: that a failure is to be tried again, that a host is gone.
+            return self.granted.get(run.run_id) == seen.attempts or self._was_mine(run, seen)
         # `lab sweep` withdraws cancel requests, so a cancelled run without one is to go on.
         return claimable(seen.state) or seen.state is State.CANCELLED
 
-    def _was_mine(self, run: RunFolder) -> bool:
+    def _was_mine(self, run: RunFolder, seen: RunState) -> bool:
         """A requeued job has the id of the job it was: what that one left running is certainly over."""
-        claim = run.attempts()[-1].claim or {}
-        return self.owner["job"] is not None and claim.get("job") == self.owner["job"]
+        if seen.state is not State.UNKNOWN or self.owner["job"] is None:
+            return False
+        return any((attempt.claim or {}).get("job") == self.owner["job"] for attempt in run.attempts()[-1:])
 
     def _fork(self, run: RunFolder, after: int) -> int:
         sys.stdout.flush()
         sys.stderr.flush()
+        worker = os.getpid()
         pid = os.fork()
         if pid:
             return pid
         code = 1
         try:
-            die_with_parent()
+            die_with_parent(worker)
             code = attempt_run(self.home, run, self.owner, self.flag, self.deadline, after)
         finally:
             os._exit(code)  # never return into the parent's loop, whatever happened
 
-    def _attempt(self, run: RunFolder, after: int) -> bool:
+    def _run_in_child(self, run: RunFolder, after: int) -> bool:
         """Let a child try `run`. False when the next run would meet the same obstacle, so that it is left in peace."""
         pid = self._fork(run, after)
         code = self._wait(pid)
@@ -153,22 +155,10 @@ class Worker:
             )
 
 
-def register(plan: Path, call: str) -> Path:
-    """Tell later `lab sweep` calls on this host that somebody is at work on this plan."""
-    path = plan / "workers" / f"{uuid.uuid4().hex[:12]}.json"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_json(path, claim_identity() | {"call": call, "started_at": now()})
-    return path
-
-
 def run(assignment: Assignment) -> int:
-    """Register, work, and return the number of failed runs."""
+    """Work, and return the number of failed runs."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
-    registered = register(assignment.plan, assignment.call)
-    try:
-        return Worker(assignment).work()
-    finally:
-        registered.unlink(missing_ok=True)
+    return Worker(assignment).work()
 
 
 def main() -> None:

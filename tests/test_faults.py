@@ -1,5 +1,6 @@
 """What goes wrong on a laptop: kills, Ctrl-C, closed terminals, failures, full disks. Nothing is lost or doubled."""
 
+import json
 import os
 import shutil
 import signal
@@ -42,23 +43,37 @@ def assert_same_as_undisturbed(user: User, undisturbed: Path, sweep_file: Path) 
     assert user.curves() == wanted.curves()
 
 
+def newest_checkpoint(user: User) -> float:
+    return max((path.stat().st_mtime for path in user.home.glob("runs/*/checkpoints/step_*/manifest.json")), default=0)
+
+
 def test_kill_9_of_everything_again_and_again(user: User, undisturbed: Path, sweep_file: Path) -> None:
     """Each time after progress: the sweep ends as if nothing had happened, bit for bit."""
     command = ["sweep", str(sweep_file), "--scale", "medium", "--yes", "-j", "2"]
-    killed = 0
-    for checkpoints in (1, 3, 5):
+    for _ in range(3):
+        before = newest_checkpoint(user)
         launcher = user.start(*command)
-        wait_until(lambda: user.checkpoints() >= checkpoints, "checkpoints", 120)  # noqa: B023
+        wait_until(lambda: newest_checkpoint(user) > before, "progress in this round", 120)  # noqa: B023
         os.killpg(launcher.pid, signal.SIGKILL)
         launcher.wait()
-        killed += user.kill_workers()
-    assert killed >= 4
+        assert user.kill_workers() >= 2
     states = set(user.states("width"))
     assert "RUNNING" not in states
-    assert states & {"LOST", "PLANNED"}
+    assert "LOST" in states
     user.lab(*command)
     assert max(user.attempts().values()) > 1
     assert_same_as_undisturbed(user, undisturbed, sweep_file)
+
+
+def test_ctrl_c_before_any_checkpoint_is_no_failure_to_make_progress(user: User, sweep_file: Path) -> None:
+    command = ["sweep", str(sweep_file), "--scale", "long", "--seeds", "1", "--yes", "-j", "2"]
+    for _ in range(4):
+        launcher = user.start(*command)
+        wait_until(lambda: user.states("width").count("RUNNING") == 2, "both runs")
+        launcher.send_signal(signal.SIGINT)
+        assert launcher.wait(timeout=60) == 130
+        assert user.worker_pids() == []
+        assert user.states("width") == ["PREEMPTED"] * 2
 
 
 def test_ctrl_c_saves_and_the_same_command_continues(user: User, undisturbed: Path, sweep_file: Path) -> None:
@@ -68,9 +83,7 @@ def test_ctrl_c_saves_and_the_same_command_continues(user: User, undisturbed: Pa
     launcher.send_signal(signal.SIGINT)
     assert launcher.wait(timeout=60) == 130
     assert user.worker_pids() == []
-    states = user.states("width")
-    assert "PREEMPTED" in states
-    assert set(states) <= {"PREEMPTED", "PLANNED", "DONE"}
+    assert set(user.states("width")) <= {"PREEMPTED", "PLANNED", "DONE"}
     user.lab(*command)
     assert_same_as_undisturbed(user, undisturbed, sweep_file)
 
@@ -106,12 +119,52 @@ def test_cancel_stops_within_seconds_and_a_new_call_continues(user: User, sweep_
     user.lab("cancel", "width")
     wait_until(lambda: not user.worker_pids(), "no process to be left", 10)
     assert user.states("width") == ["CANCELLED"] * 2
+    assert user.json("cancel", "width") == {"cancelled": []}
     steps = [run["step"] for run in user.json("status", "width")["runs"]]
     user.lab("sweep", str(sweep_file), "--scale", "long", "--yes", "-j", "2", "--no-wait")
     wait_until(lambda: user.states("width").count("RUNNING") == 2, "runs to start again")
     user.lab("cancel", "width")
     wait_until(lambda: not user.worker_pids(), "no process to be left", 10)
     assert all(run["step"] >= before for run, before in zip(user.json("status", "width")["runs"], steps, strict=True))
+
+
+def test_a_cancelled_sweep_is_waited_for_when_it_is_called_again(
+    user: User, undisturbed: Path, sweep_file: Path
+) -> None:
+    command = ["sweep", str(sweep_file), "--scale", "medium", "--yes", "-j", "2"]
+    user.lab(*command, "--no-wait")
+    wait_until(lambda: "RUNNING" in user.states("width"), "a run")
+    user.lab("cancel", "width")
+    wait_until(lambda: not user.worker_pids(), "no process to be left", 10)
+    assert set(user.states("width")) <= {"CANCELLED", "DONE"}
+    user.lab(*command)
+    assert user.worker_pids() == []
+    assert_same_as_undisturbed(user, undisturbed, sweep_file)
+
+
+def test_a_run_of_a_host_that_cannot_be_asked_is_left_alone_until_it_is_taken_over(
+    user: User, sweep_file: Path
+) -> None:
+    command = ["sweep", str(sweep_file), "--yes", "-j", "2", "--seeds", "1"]
+    user.lab(*command)
+    run = next((user.home / "runs").iterdir())
+    (run / "DONE.json").unlink()
+    (run / "attempts" / "0001" / "exit.json").unlink()
+    claim = run / "attempts" / "0001" / "claim.json"
+    claim.write_text(json.dumps(json.loads(claim.read_text()) | {"host": "a-node-far-away"}))
+    told = user.lab(*command, code=1)
+    assert "--take-over" in told.stderr
+    assert "a-node-far-away" in told.stderr
+    assert sorted(user.states("width")) == ["DONE", "UNKNOWN"]
+    user.lab(*command, "--take-over")
+    assert user.states("width") == ["DONE"] * 2
+    assert user.attempts()[run.name] == 2
+
+
+def test_logging_may_be_changed_between_calls(user: User, sweep_file: Path) -> None:
+    command = ["sweep", str(sweep_file), "--yes", "-j", "2", "--seeds", "1"]
+    user.lab(*command)
+    assert "nothing to start" in user.lab(*command, "--set", "train.log_every=5").stderr
 
 
 def test_term_to_the_workers_saves_at_a_step_boundary(user: User, sweep_file: Path) -> None:
@@ -167,6 +220,7 @@ def test_failures_are_named_and_only_retry_failed_starts_them_again(
     command = ["sweep", str(failing_sweep(tmp_path, text_file)), "--yes", "-j", "2"]
     first = user.lab(*command, code=1)
     assert "failed (oom)" in first.stderr
+    assert user.worker_pids() == []
     status = user.json("status", "failing")
     assert status["counts"] == {"DIVERGED": 2, "DONE": 2, "FAILED": 2}
     assert {run["kind"] for run in status["runs"] if run["arm"] == "huge"} == {"oom"}
@@ -176,6 +230,7 @@ def test_failures_are_named_and_only_retry_failed_starts_them_again(
     assert "nothing to start" in user.lab(*command, code=1).stderr
     assert set(user.attempts().values()) == {1}
     user.lab(*command, "--retry-failed", code=1)
+    assert user.worker_pids() == []
     arms = {run["run_id"]: run["arm"] for run in status["runs"]}
     assert {arms[run]: n for run, n in user.attempts().items()} == {"small": 1, "huge": 2, "wild": 1}
     assert done == {path: path.stat().st_mtime_ns for path in done}
@@ -188,11 +243,15 @@ def test_failures_are_named_and_only_retry_failed_starts_them_again(
 def test_a_killed_child_is_taken_up_again_by_its_worker(user: User, undisturbed: Path, sweep_file: Path) -> None:
     launcher = user.start("sweep", str(sweep_file), "--scale", "medium", "--yes", "-j", "1")
     wait_until(user.checkpoints, "a checkpoint")
-    child = max(user.worker_pids())
+    child = next(pid for pid in user.worker_pids() if _parent(pid) in user.worker_pids())
     os.kill(child, signal.SIGKILL)
     assert launcher.wait(timeout=240) == 0
     assert max(user.attempts().values()) == 2
     assert_same_as_undisturbed(user, undisturbed, sweep_file)
+
+
+def _parent(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
 def test_never_more_at_once_than_asked(user: User, sweep_file: Path) -> None:
@@ -203,7 +262,7 @@ def test_never_more_at_once_than_asked(user: User, sweep_file: Path) -> None:
         most = max(most, len(claims))
         time.sleep(0.02)
     assert launcher.wait() == 0
-    assert most <= 2
+    assert most == 2
 
 
 def test_concurrent_runs_see_different_gpus(user: User, sweep_file: Path) -> None:
@@ -229,6 +288,7 @@ def test_a_full_disk_is_named_and_freeing_space_continues(tmp_path: Path, sweep_
         done = user.lab(*command, code=1)
         told = done.stderr + "".join(p.read_text() for p in place.glob("home/runs/*/attempts/*/log.txt"))
         assert "no space left" in told.lower()
+        assert list(place.glob("home/runs/*/attempts/0001/claim.json"))
         assert str(place) in told
         assert "Traceback" not in done.stderr
         (place / "ballast").unlink()

@@ -127,19 +127,34 @@ def _state(job: str) -> str:
 
 
 def test_failed_runs_make_the_job_fail(user: User, place: Path, sweep_file: Path) -> None:
-    sweep_file.write_text(
-        sweep_file.read_text().replace('"swiglu": {"model.ffn": "swiglu"}', '"huge": {"train.lr": 1.0}')
-    )
-    text = (
-        sweep_file.read_text()
-        .replace('"huge": {"train.lr": 1.0}', '"huge": {"model.d_ff": 10**12}')
-        .replace("match=Match(),", "")
-    )
-    sweep_file.write_text(text)
+    text = sweep_file.read_text().replace("match=Match(),", "")
+    sweep_file.write_text(text.replace('"swiglu": {"model.ffn": "swiglu"}', '"huge": {"model.d_ff": 10**12}'))
     done = user.lab("sweep", str(sweep_file), "--cluster", "slurm", "--yes", "-j", "1", "--seeds", "1", code=1)
     assert "failed (oom)" in done.stderr
     log = next(user.home.glob("sweeps/*/*/jobs/*_log.out")).read_text()
     assert "1 run(s) failed" in log
+
+
+def test_a_second_call_waits_for_the_jobs_of_the_first(user: User, sweep_file: Path) -> None:
+    command = ["sweep", str(sweep_file), *ON_SLURM]
+    user.lab(*command, "--no-wait")
+    assert "already at work" in user.lab(*command).stderr
+    assert user.states("width") == ["DONE"] * 4
+    assert set(user.attempts().values()) == {1}
+
+
+def test_what_sbatch_refuses_is_one_clear_line_and_leaves_nothing_behind(user: User, sweep_file: Path) -> None:
+    for option, words in (
+        ("partition=nowhere", "invalid partition"),
+        ("time=soon", "--slurm time"),
+        ("nodes=2", "lab sets this itself"),
+        ("partitoin=main", "partitoin"),
+    ):
+        done = user.lab("sweep", str(sweep_file), *ON_SLURM, "--slurm", option, code=1)
+        assert words in done.stderr
+        assert "Traceback" not in done.stderr
+    assert not list(user.home.glob("sweeps/*/*/submissions/*"))
+    assert set(user.states("width")) == {"PLANNED"}
 
 
 def test_status_and_cancel_know_the_queue(user: User, place: Path, sweep_file: Path) -> None:

@@ -113,7 +113,7 @@ def test_nothing_is_asked_where_nothing_was_submitted(tools: Path, tmp_path: Pat
     [("59", 59), ("1:00", 60), ("2:00:01", 7201), ("1-00:00:00", 86400), ("UNLIMITED", None), ("NOT_SET", None)],
 )
 def test_time_left_as_slurm_writes_it(text: str, seconds: int | None) -> None:
-    assert slurm._seconds(text) == seconds
+    assert slurm.seconds(text) == seconds
 
 
 def test_only_this_array_task_is_requeued(tools: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
