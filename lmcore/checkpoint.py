@@ -12,6 +12,8 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
+from lmcore.optim import Optimizers, state_of
+
 Blobs = Mapping[str, bytes]
 
 
@@ -27,24 +29,24 @@ class Progress:
     wall_s: float = 0.0
 
 
-def pack(model: nn.Module, optimizer: torch.optim.Optimizer, progress: Progress) -> dict[str, bytes]:
+def pack(model: nn.Module, optimizers: Optimizers, progress: Progress) -> dict[str, bytes]:
     """Weights, optimiser moments and progress as bytes; `unpack` restores them bit for bit."""
     return {
         "model.safetensors": pack_weights(model),
-        "optimizer.safetensors": safetensors.torch.save(_moments(model, optimizer)),
+        "optimizer.safetensors": safetensors.torch.save(_moments(model, optimizers)),
         "progress.json": json.dumps(asdict(progress)).encode(),
     }
 
 
-def unpack(blobs: Blobs, model: nn.Module, optimizer: torch.optim.Optimizer) -> Progress:
-    """Load `blobs` into model and optimiser in place. Raises CheckpointError when they do not fit."""
+def unpack(blobs: Blobs, model: nn.Module, optimizers: Optimizers) -> Progress:
+    """Load `blobs` into model and optimisers in place. Raises CheckpointError when they do not fit."""
     load_weights(model, blobs["model.safetensors"])
     moments = safetensors.torch.load(blobs["optimizer.safetensors"])
     for name, parameter in model.named_parameters():
         state = {key.rpartition("/")[2]: value for key, value in moments.items() if key.rpartition("/")[0] == name}
         if state:
             # A fused optimiser keeps everything on the parameter's device, its step counters too.
-            optimizer.state[parameter] = {k: v.to(parameter.device) for k, v in state.items()}
+            state_of(optimizers, parameter).update({k: v.to(parameter.device) for k, v in state.items()})
     return Progress(**json.loads(blobs["progress.json"]))
 
 
@@ -70,10 +72,10 @@ def weights_sha256(model: nn.Module) -> str:
     return hashlib.sha256(pack_weights(model)).hexdigest()
 
 
-def _moments(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+def _moments(model: nn.Module, optimizers: Optimizers) -> dict[str, Tensor]:
     return {
         f"{name}/{key}": value.detach().cpu().contiguous()
         for name, parameter in model.named_parameters()
-        for key, value in optimizer.state[parameter].items()
+        for key, value in state_of(optimizers, parameter).items()
         if isinstance(value, Tensor)
     }

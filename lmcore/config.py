@@ -215,18 +215,27 @@ class TrainConfig(Config):
 
     steps: int = Field(default=1000, ge=1, description="optimiser updates")
     batch: int = Field(default=32, ge=1, description="sequences per update")
+    micro_batch: int | None = Field(default=None, ge=1, description="sequences per forward pass; gradients add up")
     lr: float = Field(default=1e-3, gt=0)
-    schedule: Literal["constant", "cosine"] = "cosine"
+    schedule: Literal["constant", "cosine", "linear", "wsd"] = Field(
+        default="cosine", description="after the warmup; wsd stays, then falls linearly at the end"
+    )
     warmup: int = Field(default=0, ge=0, description="updates of linear warmup from 0")
-    lr_min_ratio: float = Field(default=0.1, ge=0, le=1, description="cosine ends at lr * lr_min_ratio")
+    lr_min_ratio: float = Field(default=0.1, ge=0, le=1, description="a decaying schedule ends at lr * lr_min_ratio")
+    wsd_decay: float = Field(default=0.2, gt=0, le=1, description="share of the steps in which wsd falls")
+    optimizer: Literal["adamw", "adam_l2", "muon"] = Field(
+        default="adamw",
+        description="adam_l2: decay through the gradient; muon: for hidden matrices, AdamW for the rest",
+    )
     beta1: float = Field(default=0.9, ge=0, lt=1)
     beta2: float = Field(default=0.95, ge=0, lt=1)
     eps: float = Field(default=1e-8, gt=0)
     weight_decay: float = Field(default=0.1, ge=0)
     decay_all: bool = Field(default=False, description="decay vectors and embeddings too, not only matrices")
+    z_loss: float = Field(default=0.0, ge=0, description="times the mean squared log-normaliser, added to the loss")
     clip: float | None = Field(default=1.0, gt=0, description="global gradient norm limit; none: no clipping")
-    precision: Literal["float32", "bf16"] = "float32"
-    attention: Literal["fused", "plain"] = "fused"
+    precision: Literal["float32", "bf16"] = Field(default="float32", description="of matrix products; weights float32")
+    attention: Literal["fused", "plain"] = Field(default="fused", description="kernel; both compute the same function")
     threads: int = Field(default=1, ge=1, description="CPU threads of this run; changes the last bits of a sum")
     eval_every: int = Field(default=100, ge=1)
     eval_sequences: int = Field(default=256, ge=1, description="fixed validation sequences, evenly spread")
@@ -240,6 +249,12 @@ class TrainConfig(Config):
             raise ValueError("one step of warmup is the full learning rate at step 1, as without; leave warmup out")
         if self.warmup >= self.steps:
             raise ValueError(f"warmup {self.warmup} leaves nothing of {self.steps} steps")
+        if self.schedule != "wsd" and self.wsd_decay != self.default("wsd_decay"):
+            raise ValueError("wsd_decay has no effect without schedule='wsd'; leave it out")
+        if self.micro_batch is not None and self.micro_batch >= self.batch:
+            raise ValueError(
+                f"micro_batch {self.micro_batch} has no effect: the whole batch has {self.batch} sequences"
+            )
         if self.schedule == "constant" and self.lr_min_ratio != self.default("lr_min_ratio"):
             raise ValueError("lr_min_ratio has no effect with schedule='constant'; leave it out")
 

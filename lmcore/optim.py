@@ -1,6 +1,6 @@
-"""The optimiser and its parameter groups."""
+"""Optimisers and their parameter groups."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import nn
@@ -8,32 +8,71 @@ from torch import nn
 from lmcore.config import TrainConfig
 
 Named = Iterable[tuple[str, nn.Parameter]]
+Optimizers = Sequence[torch.optim.Optimizer]
 
 
-def build(named: Named, train: TrainConfig) -> torch.optim.AdamW:
-    """AdamW with decoupled decay (Loshchilov & Hutter 2019) on weight matrices; on everything with `decay_all`.
+def build(named: Named, train: TrainConfig) -> Optimizers:
+    """One optimiser, or two with Muon; every parameter is in exactly one of their groups.
 
-    Norm gains, biases and embeddings are not decayed by default: shrinking them has no regularising meaning.
+    adamw    decoupled decay (Loshchilov & Hutter 2019)
+    adam_l2  the same with decay added to the gradient, so that the second moment divides it too (Kingma & Ba 2015)
+    muon     orthogonalised momentum for the matrices of the layers (Jordan et al. 2024), its step scaled to AdamW's
+             size so that one learning rate serves both (Liu et al. 2025); AdamW for everything else
+
+    Weight matrices are decayed; norm gains, biases and embeddings only with `decay_all`, for shrinking them has no
+    regularising meaning.
     """
+    parameters = list(named)
+    if train.optimizer == "muon":
+        hidden = [(name, p) for name, p in parameters if name.startswith("blocks.") and p.dim() == 2]
+        rest = [(name, p) for name, p in parameters if not (name.startswith("blocks.") and p.dim() == 2)]
+        return [_muon(hidden, train), _adam(rest, train)]
+    return [_adam(parameters, train)]
+
+
+def _adam(named: Named, train: TrainConfig) -> torch.optim.Optimizer:
     decayed: list[nn.Parameter] = []
     kept: list[nn.Parameter] = []
     for name, parameter in named:
         (decayed if train.decay_all or _is_matrix(name, parameter) else kept).append(parameter)
     groups = [{"params": decayed, "weight_decay": train.weight_decay}, {"params": kept, "weight_decay": 0.0}]
-    return torch.optim.AdamW(
-        [group for group in groups if group["params"]],
-        lr=train.lr,
-        betas=(train.beta1, train.beta2),
-        eps=train.eps,
-        fused=True,
-    )
+    kind = torch.optim.Adam if train.optimizer == "adam_l2" else torch.optim.AdamW
+    betas = (train.beta1, train.beta2)
+    return kind([group for group in groups if group["params"]], lr=train.lr, betas=betas, eps=train.eps, fused=True)
+
+
+def _muon(named: Named, train: TrainConfig) -> torch.optim.Optimizer:
+    parameters = [parameter for _, parameter in named]
+    return torch.optim.Muon(parameters, lr=train.lr, weight_decay=train.weight_decay, adjust_lr_fn="match_rms_adamw")
 
 
 def _is_matrix(name: str, parameter: nn.Parameter) -> bool:
     return parameter.dim() == 2 and name not in ("embedding.weight", "positions")
 
 
-def set_lr(optimizer: torch.optim.Optimizer, lr: float) -> None:
+def set_lr(optimizers: Optimizers, lr: float) -> None:
     """The same learning rate for every group."""
-    for group in optimizer.param_groups:
-        group["lr"] = lr
+    for optimizer in optimizers:
+        for group in optimizer.param_groups:
+            group["lr"] = lr
+
+
+def step(optimizers: Optimizers) -> None:
+    """One update of everything."""
+    for optimizer in optimizers:
+        optimizer.step()
+
+
+def zero_grad(optimizers: Optimizers) -> None:
+    """Forget all gradients."""
+    for optimizer in optimizers:
+        optimizer.zero_grad()
+
+
+def state_of(optimizers: Optimizers, parameter: nn.Parameter) -> dict[str, torch.Tensor]:
+    """The state that belongs to a parameter, in whichever optimiser it is; filled in place when resuming."""
+    for optimizer in optimizers:
+        if any(parameter is p for group in optimizer.param_groups for p in group["params"]):
+            state: dict[str, torch.Tensor] = optimizer.state[parameter]
+            return state
+    raise KeyError("a parameter that no optimiser holds")

@@ -8,12 +8,21 @@ from lmcore.config import TrainConfig
 def learning_rate(step: int, train: TrainConfig) -> float:
     """LR of update number `step`, counted from 1.
 
-    Linear warmup from 0, reaching `lr` at step `warmup`; then constant, or a cosine down to `lr * lr_min_ratio`
-    at the last step.
+    Linear warmup from 0, reaching `lr` at step `warmup`, then by `schedule` down to `lr * lr_min_ratio` at the last step:
+    constant (no fall), cosine, linear, or wsd: constant, then linear over the last `wsd_decay` of all steps.
     """
+    if step < train.warmup:
+        return train.lr * step / train.warmup
     if train.schedule == "constant":
-        return train.lr * min(1.0, step / max(1, train.warmup))
-    return cosine(step, train.warmup, train.steps, train.lr, train.lr * train.lr_min_ratio)
+        return train.lr
+    low = train.lr * train.lr_min_ratio
+    if train.schedule == "cosine":
+        return cosine(step, train.warmup, train.steps, train.lr, low)
+    start = (
+        train.warmup if train.schedule == "linear" else max(train.warmup, round(train.steps * (1 - train.wsd_decay)))
+    )
+    fallen = min(1.0, max(0.0, (step - start) / max(1, train.steps - start)))
+    return train.lr + fallen * (low - train.lr)
 
 
 def cosine(step: int, warmup: int, end: int, lr_max: float, lr_min: float) -> float:

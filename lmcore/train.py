@@ -1,6 +1,7 @@
 """The training of ONE run. It knows no files, no scheduler and no database: everything goes through a `Sink`."""
 
 import contextlib
+import hashlib
 import math
 import time
 from collections.abc import Mapping
@@ -79,8 +80,8 @@ class _Run:
     def __init__(self, config: RunConfig, data: TokenData, sink: Sink, device: str, resume: Blobs | None) -> None:
         self.config, self.data, self.sink, self.device = config, data, sink, torch.device(device)
         self.model = LM(config.model, seed=config.seed, path=config.train.attention).to(self.device)
-        self.optimizer = optim.build(self.model.named_parameters(), config.train)
-        self.progress = checkpoint.unpack(resume, self.model, self.optimizer) if resume else Progress()
+        self.optimizers = optim.build(self.model.named_parameters(), config.train)
+        self.progress = checkpoint.unpack(resume, self.model, self.optimizers) if resume else Progress()
         self.flops_per_token = train_flops_per_token(config.model)
         self.last_train: TrainRow | None = None
         self.last_eval: EvalRow | None = None
@@ -121,32 +122,46 @@ class _Run:
         train, began = self.config.train, time.perf_counter()
         step = self.progress.step + 1
         lr = learning_rate(step, train)
-        optim.set_lr(self.optimizer, lr)
+        optim.set_lr(self.optimizers, lr)
         inputs, targets = self.batch(step)
-        loss = self.loss(inputs, targets)
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss = self.accumulate(step, inputs, targets)
         limit = math.inf if train.clip is None else train.clip
         grad_norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), limit)
         finite = bool(torch.isfinite(loss)) and bool(torch.isfinite(grad_norm))
         if finite:
-            self.optimizer.step()
-        self.optimizer.zero_grad()
+            optim.step(self.optimizers)
+        optim.zero_grad(self.optimizers)
         seconds = time.perf_counter() - began
         self.progress = Progress(step, self.progress.wall_s + seconds)
         if not finite or step % train.log_every == 0 or step == train.steps:
-            self.log(float(loss.detach()), lr, float(grad_norm), inputs.numel() / seconds)
+            self.log(float(loss), lr, float(grad_norm), inputs.numel() / seconds)
         return finite
+
+    def accumulate(self, step: int, inputs: Tensor, targets: Tensor) -> Tensor:
+        """Gradients of the mean loss over the batch, by micro-batches; returns the mean cross-entropy."""
+        size, total = self.config.train.micro_batch or len(inputs), torch.zeros((), device=self.device)
+        for i, (x, y) in enumerate(zip(torch.split(inputs, size), torch.split(targets, size), strict=True)):
+            if self.config.model.dropout:
+                torch.manual_seed(_noise_seed(self.config.seed, step, i))  # a function of the step: resume is exact
+            share = len(x) / len(inputs)
+            loss, penalty = self.losses(x, y)
+            ((loss + penalty) * share).backward()  # type: ignore[no-untyped-call]
+            total += loss.detach() * share
+        return total
 
     def batch(self, step: int) -> tuple[Tensor, Tensor]:
         """Inputs and targets (B, T) of one update on the run's device."""
         inputs, targets = self.data.batch(self.config.seed, step, self.config.train.batch, self.config.model.context)
         return torch.from_numpy(inputs).to(self.device), torch.from_numpy(targets).to(self.device)
 
-    def loss(self, inputs: Tensor, targets: Tensor) -> Tensor:
-        """Mean cross-entropy in nats, taken in float32."""
+    def losses(self, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor | float]:
+        """Mean cross-entropy in nats, taken in float32, and the z-loss penalty (Chowdhery et al. 2022, section 5)."""
         with self.precision():
             logits = self.model(inputs)
-        return F.cross_entropy(logits.float().flatten(0, 1), targets.flatten())
+        logits = logits.float().flatten(0, 1)
+        loss = F.cross_entropy(logits, targets.flatten())
+        z = self.config.train.z_loss
+        return loss, z * logits.logsumexp(dim=-1).square().mean() if z else 0.0
 
     def precision(self) -> contextlib.AbstractContextManager[object]:
         """bf16 matrix products over float32 weights, or plain float32."""
@@ -162,7 +177,7 @@ class _Run:
         total = 0.0
         with torch.no_grad():
             for x, y in zip(torch.split(inputs, train.batch), torch.split(targets, train.batch), strict=True):
-                total += float(self.loss(x.to(self.device), y.to(self.device))) * y.numel()
+                total += float(self.losses(x.to(self.device), y.to(self.device))[0]) * y.numel()
         self.model.train()
         loss = total / targets.numel()
         bits_per_byte = loss / math.log(2) / self.data.info.bytes_per_token
@@ -177,7 +192,7 @@ class _Run:
 
     def save(self) -> None:
         """Hand the whole state to the sink."""
-        self.sink.save_checkpoint(self.progress.step, checkpoint.pack(self.model, self.optimizer, self.progress))
+        self.sink.save_checkpoint(self.progress.step, checkpoint.pack(self.model, self.optimizers, self.progress))
 
     def end(self, ending: Ending, stop_reason: str | None = None) -> Outcome:
         """What is known at the end; the numbers of a finished run go into its DONE record."""
@@ -196,6 +211,11 @@ class _Run:
             names = {"loss": "val_loss", "perplexity": "val_perplexity", "bits_per_byte": "val_bits_per_byte"}
             summary |= {names[k]: v for k, v in asdict(self.last_eval).items() if k in names}
         return Outcome(ending, step, stop_reason, summary)
+
+
+def _noise_seed(seed: int, step: int, micro: int) -> int:
+    digest = hashlib.sha256(f"noise/{seed}/{step}/{micro}".encode()).digest()
+    return int.from_bytes(digest[:8], "little") >> 1
 
 
 def _exp(loss: float) -> float:
