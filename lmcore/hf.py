@@ -12,6 +12,7 @@ from typing import Any, cast
 
 import torch
 import transformers
+from huggingface_hub.errors import StrictDataclassError
 from torch import Tensor
 
 from lmcore.config import LOCAL, ModelConfig, replace
@@ -22,6 +23,8 @@ from lmcore.model import LM
 from lmcore.tokenizer import BPETokenizer, ByteTokenizer, CharTokenizer, Tokenizer
 
 TRAINING_ONLY = frozenset({"dropout", "init", "init_scale", "embedding_std"})
+
+LINE_END = "\r\n|[\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029]"  # of str.splitlines
 
 
 def from_hf(model: transformers.PreTrainedModel) -> LM:
@@ -90,11 +93,14 @@ def export(lm: LM, folder: Path, tokenizer: Tokenizer | None = None, family: str
 
 def to_hf_tokenizer(tokenizer: Tokenizer) -> transformers.PreTrainedTokenizerFast:
     """The same ids from the same text. Raises NotCovered for a tokenizer that is not one of `lmcore.tokenizer`."""
+    from tokenizers import Regex, decoders, models, pre_tokenizers
     from tokenizers import Tokenizer as Fast
-    from tokenizers import decoders, models, pre_tokenizers
 
     if isinstance(tokenizer, BPETokenizer):
         fast = Fast.from_str(tokenizer.serialized)
+        # Ours sees one line at a time, and what follows a blank decides how blanks are cut into pieces.
+        by_line = pre_tokenizers.Split(Regex(LINE_END), "merged_with_previous")
+        fast.pre_tokenizer = pre_tokenizers.Sequence([by_line, fast.pre_tokenizer])
     elif isinstance(tokenizer, ByteTokenizer):
         fast = Fast(models.BPE({letter: byte for byte, letter in enumerate(_byte_letters())}, []))
         fast.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
@@ -166,7 +172,7 @@ def _written(ours: ModelConfig, name: str | None) -> tuple[Family, transformers.
             none = {key: 0.0 for key in DROPOUTS if key in kind.__dataclass_fields__}
             config = kind(**none, **family.write(ours))
             miss = differences(ours, family.read(config))
-        except (ValueError, TypeError) as error:  # NotCovered, or the class's own check of its values
+        except (NotCovered, StrictDataclassError) as error:  # the latter: the class's own check of its values
             refused.append(f"{family.model_type}: {error}")
             continue
         if not miss:
@@ -179,11 +185,13 @@ def _why(ours: ModelConfig, misses: Mapping[str, list[str]], refused: list[str])
     if not misses:
         return refused[0] if refused else "no family"
     everywhere = set.intersection(*(set(miss) for miss in misses.values()))
-    if everywhere:
-        return "no family has " + ", ".join(f"{name} = {getattr(ours, name)!r}" for name in sorted(everywhere))
     nearest = min(misses, key=lambda model_type: len(misses[model_type]))
-    lacks = ", ".join(f"{name} = {getattr(ours, name)!r}" for name in misses[nearest])
-    return f"no family combines these switches; the nearest, {nearest}, lacks {lacks}"
+    lacks = ", ".join(f"{name} = {getattr(ours, name)!r}" for name in sorted(everywhere or misses[nearest]))
+    if len(misses) == 1:
+        return f"{nearest} has no {lacks}"
+    return (
+        f"no family has {lacks}" if everywhere else f"no family combines these; the nearest, {nearest}, lacks {lacks}"
+    )
 
 
 def _block(name: str) -> int:

@@ -85,6 +85,7 @@ ATTENTION_BIAS = bias("attention_bias", False)
 BIASES = bias("attention_bias", "mlp_bias")
 ALL_BIASES = bias(True, True)
 NO_BIASES = bias(False, False)
+ACTIVATION = choice("activation_function", ffn=ACTIVATIONS)
 GPT2_ACTIVATION = choice("activation_function", ffn=GPT2_ACTIVATIONS)
 POST_NORM = always(norm_position="post")
 QK_NORM = always(qk_norm="head")
@@ -177,7 +178,7 @@ FAMILIES = (
     Family(
         "gpt_bigcode",
         "GPTBigCodeForCausalLM",
-        (*GPT2_SIZES, LEARNED, ALL_BIASES, INNER_OR_4X, SCALED_BY_WIDTH_OR_1, MULTI_QUERY, GPT2_ACTIVATION),
+        (*GPT2_SIZES, LEARNED, ALL_BIASES, INNER_OR_4X, SCALED_BY_WIDTH_OR_1, MULTI_QUERY, ACTIVATION),
         GPT2_NAMES,
         fused_by_head=lambda m: m.n_kv_head == m.n_head,
         ignored=frozenset({"attention_softmax_in_fp32", "scale_attention_softmax_in_fp32"}),
@@ -192,7 +193,7 @@ FAMILIES = (
             choice("layer_norm_elementwise_affine", norm_affine=YES, norm_bias=YES),
             choice("do_layer_norm_before", norm_position={True: "pre", False: "post"}),
             bias("enable_bias", "enable_bias"),
-            choice("activation_function", ffn=ACTIVATIONS),
+            ACTIVATION,
             EMBEDDING_AS_WIDE,
         ),
         OPT_NAMES,

@@ -6,6 +6,7 @@ Nothing of transformers is imported: its configs are plain attributes to us, and
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, NamedTuple
 
 from pydantic import ValidationError
@@ -35,7 +36,16 @@ DROPOUTS = frozenset(
 )
 # Not part of the function computed: bookkeeping, text generation, training, heads of other tasks.
 HARMLESS = DROPOUTS | {
-    *("transformers_version", "architectures", "task_specific_params", "dtype", "problem_type", "id2label", "label2id"),
+    *(
+        "transformers_version",
+        "architectures",
+        "model_type",
+        "task_specific_params",
+        "dtype",
+        "problem_type",
+        "id2label",
+        "label2id",
+    ),
     *("use_cache", "output_hidden_states", "return_dict", "bos_token_id", "eos_token_id", "pad_token_id"),
     *("initializer_range", "init_std", "gradient_checkpointing", "ignore_keys_at_rope_validation", "n_ctx"),
     *("classifier_dropout", "summary_type", "summary_use_proj", "summary_activation", "summary_proj_to_labels"),
@@ -86,13 +96,18 @@ class Family:
         if getattr(theirs, "is_heterogeneous", False):
             raise NotCovered(f"{self.model_type}: per_layer_config")
         covered = HARMLESS | self.ignored | {key for rule in self.rules for key in rule.keys}
-        default = vars(type(theirs)())
+        default = _defaults(type(theirs))
         for key, value in vars(theirs).items():
             private = key.startswith("_") and key not in type(theirs).__dataclass_fields__
             if key in covered or private or value == default.get(key):
                 continue
             if value not in (None, False) or default.get(key) not in (None, False):
                 raise NotCovered(f"{self.model_type}: {key} = {value!r}")
+
+
+@cache
+def _defaults(config_class: type) -> dict[str, Any]:
+    return vars(config_class())
 
 
 def same(**names: str) -> Rule:
@@ -189,7 +204,7 @@ def _rope_values(parameters: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _rope_parameters(m: ModelConfig, base: float) -> dict[str, Any]:
-    if m.rope_scaling == "none":
+    if m.rope_scaling in ("none", "ntk"):  # they know ntk only with a factor that grows with the text
         return {"rope_type": "default", "rope_theta": base}
     yarn = {"original_max_position_embeddings": m.rope_original_context} if m.rope_scaling == "yarn" else {}
     return {"rope_type": m.rope_scaling, "rope_theta": base, "factor": m.rope_factor, **yarn}
