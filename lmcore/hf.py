@@ -126,7 +126,7 @@ def with_rope_layout(lm: LM, layout: str) -> LM:
     order = torch.cat((turned, torch.arange(config.d_rope, config.d_head)))
     heads, state = config.n_head + config.n_kv_head, dict(lm.state_dict())
     for name, weight in state.items():
-        per_head = weight.unflatten(0, (-1, config.d_head)) if re.search(r"\.(qkv|[qk]_norm)\.", name) else None
+        per_head = torch.unflatten(weight, 0, (-1, config.d_head)) if re.search(r"\.(qkv|[qk]_norm)\.", name) else None
         if per_head is not None and config.layer_rotates(config.layer_kinds[_block(name)]):
             n = heads if ".qkv." in name else len(per_head)
             state[name] = torch.cat((per_head[:n, order], per_head[n:])).flatten(0, 1)
@@ -220,7 +220,7 @@ def _gathered(family: Family, name: str, parts: list[Tensor], config: ModelConfi
     """Our tensor of theirs, a copy."""
     whole = torch.cat([part.T if _is_transposed(family, name) else part for part in parts])
     if ".qkv." in name and family.fused_by_head(config):
-        whole = whole.unflatten(0, (config.n_head, 3, -1)).transpose(0, 1).flatten(0, 2)
+        whole = torch.unflatten(whole, 0, (config.n_head, 3, -1)).transpose(0, 1).flatten(0, 2)
     return whole.clone(memory_format=torch.contiguous_format)
 
 
@@ -230,7 +230,7 @@ def _scattered(family: Family, lm: LM) -> Iterator[tuple[str, Tensor]]:
     for name, whole in lm.state_dict().items():
         sources = _sources(family, name, config)
         if ".qkv." in name and family.fused_by_head(config):
-            whole = whole.unflatten(0, (3, config.n_head, -1)).transpose(0, 1).flatten(0, 2)
+            whole = torch.unflatten(whole, 0, (3, config.n_head, -1)).transpose(0, 1).flatten(0, 2)
         sizes = [len(whole) // len(sources)] * len(sources)  # one matrix, or gate and up
         if len(sources) == 3:
             sizes = [n * config.d_head for n in (config.n_head, config.n_kv_head, config.n_kv_head)]

@@ -106,8 +106,8 @@ class Family:
 
 
 @cache
-def _defaults(config_class: type) -> dict[str, Any]:
-    return vars(config_class())
+def _defaults(config_class: Callable[[], Any]) -> dict[str, Any]:
+    return dict(vars(config_class()))
 
 
 def same(**names: str) -> Rule:

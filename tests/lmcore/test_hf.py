@@ -314,7 +314,7 @@ def weight_fault(pattern: str, change: Callable[[Tensor, ModelConfig], Tensor | 
 
 
 def parts(weight: Tensor, config: ModelConfig) -> list[Tensor]:
-    return list(weight.split([n * config.d_head for n in (config.n_head, config.n_kv_head, config.n_kv_head)]))
+    return list(torch.split(weight, [n * config.d_head for n in (config.n_head, config.n_kv_head, config.n_kv_head)]))
 
 
 def swap_keys_and_values(weight: Tensor, config: ModelConfig) -> Tensor:
@@ -344,7 +344,7 @@ def fuse_the_other_way(weight: Tensor, config: ModelConfig) -> Tensor | None:
     """Rows by head read as rows by kind."""
     if config.n_kv_head != config.n_head:
         return None
-    return weight.unflatten(0, (3, config.n_head, -1)).transpose(0, 1).flatten(0, 2)
+    return torch.unflatten(weight, 0, (3, config.n_head, -1)).transpose(0, 1).flatten(0, 2)
 
 
 def other_direction(lm: LM) -> LM | None:
@@ -358,7 +358,7 @@ def other_direction(lm: LM) -> LM | None:
         seen = sight(*args)
         return seen if seen.rotation is None else seen._replace(rotation=seen.rotation._replace(sin=-seen.rotation.sin))
 
-    out.sight = turned  # type: ignore[method-assign]
+    out.sight = turned  # type: ignore[method-assign, assignment]
     return out
 
 
