@@ -100,6 +100,9 @@ MULTIPLIERS = (
 )
 OLMO2 = (*GQA, FREE_HEAD, *RMS, GATED, ATTENTION_BIAS, always(norm_position="branch", qk_norm="full"))
 
+QKV_BIAS = bias("attention_bias", False, out=False)
+GLM = (*GQA, FREE_HEAD, *RMS, GATED, QKV_BIAS, rope(partial=True), always(rope_layout="pairs"))
+
 TOP = {"embedding": "model.embed_tokens", "norm": "model.norm", "head": "lm_head", "blocks": "model.layers"}
 NAMES = TOP | {
     "attention.norm_in": "input_layernorm",
@@ -113,6 +116,8 @@ NAMES = TOP | {
 }
 OUT_NORMS = {"attention.norm_out": "post_attention_layernorm", "ffn.norm_out": "post_feedforward_layernorm"}
 SANDWICH_NAMES = NAMES | OUT_NORMS | {"ffn.norm_in": "pre_feedforward_layernorm"}
+FUSED_FFN = {"ffn.sublayer.up": "mlp.gate_up_proj"}
+GLM4_OUT_NORMS = {"attention.norm_out": "post_self_attn_layernorm", "ffn.norm_out": "post_mlp_layernorm"}
 PLAIN_FFN = {"ffn.sublayer.up": "mlp.c_fc", "ffn.sublayer.down": "mlp.c_proj"}
 GPT2_NAMES = PLAIN_FFN | {
     "embedding": "transformer.wte",
@@ -303,7 +308,41 @@ FAMILIES = (
         "phi3",
         "Phi3ForCausalLM",
         (*GQA, FREE_HEAD, *RMS, GATED, NO_BIASES, rope(partial=True), window_everywhere()),
-        NAMES | {"attention.sublayer.qkv": "self_attn.qkv_proj", "ffn.sublayer.up": "mlp.gate_up_proj"},
+        NAMES | FUSED_FFN | {"attention.sublayer.qkv": "self_attn.qkv_proj"},
         ignored=frozenset({"original_max_position_embeddings"}),  # of a scaling that is refused
     ),
+    Family(
+        "ministral",
+        "MinistralForCausalLM",
+        (*GQA, FREE_HEAD, *RMS, GATED, NO_BIASES, rope(), layer_types()),
+        NAMES,
+    ),
+    Family(
+        "seed_oss",
+        "SeedOssForCausalLM",
+        (*GQA, FREE_HEAD, *RMS, GATED, bias("attention_bias", "mlp_bias", out=False), rope()),
+        NAMES,
+    ),
+    Family(
+        "arcee",
+        "ArceeForCausalLM",
+        (*GQA, FREE_HEAD, *RMS, choice("hidden_act", ffn=ACTIVATIONS), BIASES, rope()),
+        NAMES | {"ffn.sublayer.up": "mlp.up_proj"},
+    ),
+    Family(
+        "nemotron",
+        "NemotronForCausalLM",
+        (
+            *GQA,
+            FREE_HEAD,
+            same(norm_eps="norm_eps"),
+            always(norm="layernorm", norm_bias=True, norm_unit_offset=True),
+            choice("hidden_act", ffn=ACTIVATIONS),
+            BIASES,
+            rope(partial=True),
+        ),
+        NAMES | {"ffn.sublayer.up": "mlp.up_proj"},
+    ),
+    Family("glm", "GlmForCausalLM", GLM, NAMES | FUSED_FFN),
+    Family("glm4", "Glm4ForCausalLM", (*GLM, always(norm_position="sandwich")), NAMES | FUSED_FFN | GLM4_OUT_NORMS),
 )

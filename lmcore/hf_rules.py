@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from pydantic import ValidationError
 
@@ -46,7 +46,15 @@ HARMLESS = DROPOUTS | {
         "id2label",
         "label2id",
     ),
-    *("use_cache", "output_hidden_states", "return_dict", "bos_token_id", "eos_token_id", "pad_token_id"),
+    *(
+        "use_cache",
+        "cache_implementation",
+        "output_hidden_states",
+        "return_dict",
+        "bos_token_id",
+        "eos_token_id",
+        "pad_token_id",
+    ),
     *("initializer_range", "init_std", "gradient_checkpointing", "ignore_keys_at_rope_validation", "n_ctx"),
     *("classifier_dropout", "summary_type", "summary_use_proj", "summary_activation", "summary_proj_to_labels"),
     "summary_first_dropout",
@@ -96,7 +104,7 @@ class Family:
         if getattr(theirs, "is_heterogeneous", False):
             raise NotCovered(f"{self.model_type}: per_layer_config")
         covered = HARMLESS | self.ignored | {key for rule in self.rules for key in rule.keys}
-        default = _defaults(type(theirs))
+        default = _defaults(cast(Callable[[], Any], type(theirs)))
         for key, value in vars(theirs).items():
             private = key.startswith("_") and key not in type(theirs).__dataclass_fields__
             if key in covered or private or value == default.get(key):
