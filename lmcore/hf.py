@@ -8,14 +8,13 @@ import math
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import torch
 import transformers
-from huggingface_hub.errors import StrictDataclassError
 from torch import Tensor
 
-from lmcore.config import LOCAL, ModelConfig, replace
+from lmcore.config import FULL, ModelConfig, replace
 from lmcore.hf_families import FAMILIES
 from lmcore.hf_rules import DROPOUTS, Family
 from lmcore.hf_rules import NotCovered as NotCovered
@@ -84,8 +83,10 @@ def to_hf(lm: LM, family: str | None = None) -> transformers.PreTrainedModel:
 def export(lm: LM, folder: Path, tokenizer: Tokenizer | None = None, family: str | None = None) -> None:
     """Write a folder that `AutoModelForCausalLM.from_pretrained` loads, and `AutoTokenizer` if there is a tokenizer.
 
-    Weights are safetensors. Raises NotCovered as `to_hf` does.
+    Weights are safetensors. Raises NotCovered as `to_hf` does, ValueError for a tokenizer with ids beyond the model's.
     """
+    if tokenizer is not None and tokenizer.vocab > lm.config.vocab:
+        raise ValueError(f"the tokenizer has {tokenizer.vocab} ids, the model {lm.config.vocab}")
     to_hf(lm, family).save_pretrained(folder)
     if tokenizer is not None:
         to_hf_tokenizer(tokenizer).save_pretrained(folder)
@@ -113,7 +114,7 @@ def to_hf_tokenizer(tokenizer: Tokenizer) -> transformers.PreTrainedTokenizerFas
     return transformers.PreTrainedTokenizerFast(tokenizer_object=fast, clean_up_tokenization_spaces=False)
 
 
-def with_rope_layout(lm: LM, layout: str) -> LM:
+def with_rope_layout(lm: LM, layout: Literal["half", "pairs"]) -> LM:
     """The same function with RoPE's channels paired the other way: rows of q and k, and their gains, change places.
 
     Raises ValueError for a model without RoPE.
@@ -145,9 +146,9 @@ def differences(a: ModelConfig, b: ModelConfig) -> list[str]:
 def _function(config: ModelConfig) -> dict[str, Any]:
     values = {name: getattr(config, name) for name in ModelConfig.model_fields if name not in TRAINING_ONLY}
     values["window_pattern"] = config.layer_kinds
-    if set(config.layer_kinds) == {LOCAL}:
-        del values["rope_base"]  # acts in full layers
-    return values | ({"rope_base": None} if "rope_base" not in values else {})
+    if FULL not in config.layer_kinds:
+        values["rope_base"] = None  # acts in full layers only
+    return values
 
 
 def _equal(a: Any, b: Any) -> bool:
@@ -167,18 +168,25 @@ def _written(ours: ModelConfig, name: str | None) -> tuple[Family, transformers.
     misses: dict[str, list[str]] = {}
     refused = []
     for family in FAMILIES if name is None else (_family(name),):
-        kind = getattr(transformers, family.model_class).config_class
         try:
-            none = {key: 0.0 for key in DROPOUTS if key in kind.__dataclass_fields__}
-            config = kind(**none, **family.write(ours))
+            config = _their_config(family, ours)
             miss = differences(ours, family.read(config))
-        except (NotCovered, StrictDataclassError) as error:  # the latter: the class's own check of its values
+        except NotCovered as error:
             refused.append(f"{family.model_type}: {error}")
             continue
         if not miss:
             return family, config
         misses[family.model_type] = miss
     raise NotCovered(_why(ours, misses, refused))
+
+
+def _their_config(family: Family, ours: ModelConfig) -> transformers.PreTrainedConfig:
+    kind = getattr(transformers, family.model_class).config_class
+    values = family.write(ours) | {key: 0.0 for key in DROPOUTS if key in kind.__dataclass_fields__}
+    try:
+        return cast(transformers.PreTrainedConfig, kind(**values))
+    except Exception as error:  # each class checks its values and raises in its own way
+        raise NotCovered(str(error)) from error
 
 
 def _why(ours: ModelConfig, misses: Mapping[str, list[str]], refused: list[str]) -> str:

@@ -144,12 +144,12 @@ class Pair(NamedTuple):
             return float((lm(self.ids) - self.logits).abs().max() / self.logits.std())
 
 
-def build(name: str, attention: str = "eager") -> Any:
+def build(name: str, attention: str = "eager", **changes: Any) -> Any:
     """A model of theirs with noise on every tensor; the same for any `attention`."""
     class_name, values = CASES[name]
     cls = getattr(transformers, class_name)
     with torch.random.fork_rng():
-        model = cls(cls.config_class(**values, attn_implementation=attention)).eval()
+        model = cls(cls.config_class(**(values | changes), attn_implementation=attention)).eval()
     generator = torch.Generator().manual_seed(3)
     with torch.no_grad():
         for key, p in model.named_parameters():

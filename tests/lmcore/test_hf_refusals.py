@@ -10,7 +10,22 @@ import torch
 from lmcore import count
 from lmcore.config import replace
 from lmcore.model import LM
-from tests.lmcore.hf_cases import FREE, GPT2, GQA, LINEAR, OURS, ROPE, SIZES, build, hf, transformers
+from tests.lmcore.hf_cases import (
+    CASES,
+    FREE,
+    GPT2,
+    GQA,
+    LINEAR,
+    OURS,
+    ROPE,
+    SIZES,
+    TOLERANCE,
+    build,
+    hf,
+    pair,
+    tokens,
+    transformers,
+)
 
 
 def llama(**values: Any) -> Any:
@@ -92,6 +107,44 @@ def test_what_is_not_covered_is_refused_by_name(case: str) -> None:
     config, words = REFUSED[case]
     with pytest.raises(hf.NotCovered, match=re.escape(words)):
         hf.config_from_hf(config())
+
+
+def other_values(key: str, value: Any) -> list[Any]:
+    """What else an option might be; for sizes this is in the parity tests."""
+    if key in ("hidden_act", "activation_function", "hidden_activation", "afn"):
+        return ["relu", "gelu", "gelu_new", "silu", "quick_gelu", "sigmoid", "relu2"]
+    if isinstance(value, bool):
+        return [not value]
+    if key == "sliding_window":
+        return [None, 3]
+    if isinstance(value, float) and "drop" not in key:
+        return [2 * value]
+    return [2, True] if value is None else []
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_any_other_value_of_an_option_is_refused_or_exact(name: str) -> None:
+    """Never loaded approximately, whatever that library's class does with the value."""
+    values = vars(pair(name).theirs.config)
+    options = set(type(pair(name).theirs.config).__dataclass_fields__) - set(
+        transformers.PreTrainedConfig.__dataclass_fields__
+    )
+    exact = 0
+    for key, value in [(k, v) for k in sorted(options) for v in other_values(k, values[k])]:
+        try:
+            theirs = build(name, **{key: value})
+            with torch.no_grad():
+                logits = theirs(tokens()).logits
+        except Exception:  # not a value for that class
+            continue
+        try:
+            ours = hf.from_hf(theirs)
+        except hf.NotCovered:
+            continue
+        exact += 1
+        with torch.no_grad():
+            assert (ours(tokens()) - logits).abs().max() < TOLERANCE * logits.std(), (key, value)
+    assert exact > 2
 
 
 def test_weights_that_do_not_fit_the_config_are_refused() -> None:
