@@ -34,6 +34,8 @@ LMCORE_LAYERS = (
     ("attention", "ffn"),
     ("block",),
     ("model",),
+    ("hf_rules",),
+    ("hf_families",),
     ("train", "generate", "hf"),
 )
 KNOW_ONLY_CONFIG = ("count", "init", "schedule")
