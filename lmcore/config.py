@@ -9,7 +9,7 @@ import difflib
 import hashlib
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal, Self, TypeGuard, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
@@ -228,7 +228,7 @@ class RunConfig(Config):
     model: ModelConfig = ModelConfig()
     data: DataConfig = DataConfig()
     train: TrainConfig = TrainConfig()
-    seed: int = Field(default=0, ge=0)
+    seed: int = Field(default=0, ge=0, lt=2**63)
 
     @property
     def tokens(self) -> int:
@@ -356,11 +356,13 @@ def _is_whole(text: str) -> bool:
         return False
 
 
-def explain(error: ValidationError) -> str:
-    """One line per problem: where, and what is wrong."""
+def explain(error: ValidationError, positional: Sequence[str] = ()) -> str:
+    """One line per problem: where, and what is wrong. `positional` names arguments that were given without a name."""
     lines = []
     for problem in error.errors():
-        where = ".".join(str(part) for part in problem["loc"])
+        first, *inner = problem["loc"] or ("",)
+        first = positional[first] if isinstance(first, int) and first < len(positional) else first
+        where = ".".join(str(part) for part in (first, *inner) if part != "[key]")
         what = problem["msg"].removeprefix("Value error, ")
         given = "" if isinstance(problem["input"], dict) else f", not {problem['input']!r}"
         if problem["type"] == "value_error":
