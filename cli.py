@@ -3,7 +3,7 @@
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
@@ -186,11 +186,14 @@ def _home(path: Path | None) -> "Home":
 
 
 def _ingested(path: Path | None) -> "Home":
-    """The home with its database brought up to date."""
+    """The home with its database brought up to date; somebody else's, where we may not write, as it is."""
+    import os
+
     from results.ingest import ingest as ingest_files
 
     home = _home(path)
-    _name_bad_files(ingest_files(home).bad_files)
+    if os.access(home.path, os.W_OK) or not home.path.exists():
+        _name_bad_files(ingest_files(home).bad_files)
     return home
 
 
@@ -231,21 +234,34 @@ def _rows(rows: list[dict[str, Any]], as_json: bool) -> None:
 
     table = Table(*(rows[0] if rows else ["(no rows)"]))
     for row in rows:
-        table.add_row(*("" if value is None else str(value) for value in row.values()))
+        table.add_row(*map(_cell, row.values()))
     _stdout().print(table)
+
+
+def _cell(value: Any) -> str:
+    """For eyes: six digits, and the beginning of long texts; --json gives all of it."""
+    if value is None:
+        return ""
+    text = f"{value:.6g}" if isinstance(value, float) else " ".join(str(value).split())
+    return text if len(text) <= 60 else text[:59] + "…"
 
 
 def _stdout() -> "Console":
     from rich.console import Console
 
     # Piped, a table must not be folded to 80 columns.
-    return Console(width=None if sys.stdout.isatty() else 200, markup=False, highlight=False)
+    return Console(width=None if _is_terminal(sys.stdout) else 200, markup=False, highlight=False)
 
 
 def _errors() -> "Console":
     from rich.console import Console
 
-    return Console(stderr=True, markup=False, highlight=False)
+    width = None if _is_terminal(sys.stderr) else 200
+    return Console(stderr=True, width=width, markup=False, highlight=False)
+
+
+def _is_terminal(stream: TextIO | None) -> bool:
+    return stream is not None and stream.isatty()  # None: closed by the caller
 
 
 def _is_expected(error: Exception) -> bool:
@@ -270,6 +286,8 @@ def main() -> None:
         if not _is_expected(error):
             raise
         print(f"error: {error}", file=sys.stderr)
+        if "--json" in sys.argv:
+            _print_json({"error": str(error)})
         sys.exit(1)
 
 

@@ -10,6 +10,7 @@ from lmcore.typed import Config as Config
 from lmcore.typed import ConfigError as ConfigError
 from lmcore.typed import derived_field as derived_field
 from lmcore.typed import did_you_mean as did_you_mean
+from lmcore.typed import explain as explain
 from lmcore.typed import flatten as flatten
 from lmcore.typed import from_dict, parse, short_hash
 from lmcore.typed import replace as replace
@@ -265,7 +266,7 @@ class RunConfig(Config):
     model: ModelConfig = ModelConfig()
     data: DataConfig = DataConfig()
     train: TrainConfig = TrainConfig()
-    seed: int = Field(default=0, ge=0)
+    seed: int = Field(default=0, ge=0, lt=2**63)
 
     @property
     def tokens(self) -> int:

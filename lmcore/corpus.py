@@ -80,18 +80,18 @@ def pydoc_documents() -> dict[str, str]:
 def _split_by_document(name: str, documents: dict[str, str], config: DataConfig) -> Corpus:
     """Whole documents in the fixed order of their names' hashes: in time order, validation would be the past."""
     order = sorted(documents, key=lambda key: hashlib.sha256(key.encode()).hexdigest())
-    budget = sum(map(len, documents.values()))
-    budget = min(budget, config.max_chars or budget)
-    val: list[str] = []
-    train: list[str] = []
+    whole = sum(map(len, documents.values()))
+    parts: dict[str, list[str]] = {"val": [], "train": []}
     size = 0
     for key in order:
-        text = documents[key][: budget - size]
-        (val if size < config.val_fraction * budget else train).append(text)
-        size += len(text)
-        if size >= budget:
-            break
-    return Corpus(name, SEPARATOR.join(train), SEPARATOR.join(val))
+        parts["val" if size < config.val_fraction * whole else "train"].append(documents[key])
+        size += len(documents[key])
+    limit = min(whole, config.max_chars or whole)  # cut after the split, so that a small part of it has both sides
+    train, val = SEPARATOR.join(parts["train"]), SEPARATOR.join(parts["val"])
+    if limit < whole:
+        val = val[: round(limit * config.val_fraction)]
+        train = train[: limit - len(val)]
+    return Corpus(name, train, val)
 
 
 def _split_by_position(path: Path, config: DataConfig) -> Corpus:
@@ -115,4 +115,4 @@ def read_text(path: Path) -> str:
         raise DataError(f"data.path: {path} is not UTF-8 text (byte {error.start}); convert it first") from None
     if "\0" in text:
         raise DataError(f"data.path: {path} holds NUL bytes, it looks binary")
-    return text.replace("\r\n", "\n")
+    return text.replace("\r\n", "\n").replace("\r", "\n")

@@ -100,7 +100,7 @@ def _is_whole(folder: Path) -> bool:
         meta = json.loads((folder / "meta.json").read_text())
         width = np.dtype(meta["dtype"]).itemsize
         return all((folder / f"{p}.bin").stat().st_size == width * meta[f"{p}_tokens"] for p in ("train", "val"))
-    except (OSError, ValueError, KeyError):
+    except (OSError, ValueError, KeyError, TypeError):
         return False
 
 

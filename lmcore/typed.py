@@ -8,7 +8,7 @@ refused with the reason. Fields declared with `derived_field` are filled from th
 import difflib
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Self, TypeGuard, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
@@ -173,11 +173,13 @@ def _is_whole(text: str) -> bool:
         return False
 
 
-def explain(error: ValidationError) -> str:
-    """One line per problem: where, and what is wrong."""
+def explain(error: ValidationError, positional: Sequence[str] = ()) -> str:
+    """One line per problem: where, and what is wrong. `positional` names arguments that were given without a name."""
     lines = []
     for problem in error.errors():
-        where = ".".join(str(part) for part in problem["loc"])
+        first, *inner = problem["loc"] or ("",)
+        first = positional[first] if isinstance(first, int) and first < len(positional) else first
+        where = ".".join(str(part) for part in (first, *inner) if part != "[key]")
         what = problem["msg"].removeprefix("Value error, ")
         given = "" if isinstance(problem["input"], dict) else f", not {problem['input']!r}"
         if problem["type"] == "value_error":

@@ -40,6 +40,8 @@ def rows(home: Home | str | Path | None, sql: str, params: Sequence[Any] = ()) -
     """
     with open(home) as con:
         result = con.execute(sql, params)
+        if result is None or result.description is None:
+            raise QueryError("no query was given")
         names = [column[0] for column in result.description or []]
         if len(set(names)) < len(names):
             raise QueryError(f"two columns of the answer share a name, rename one with AS: {', '.join(names)}")

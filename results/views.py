@@ -1,13 +1,16 @@
 """What people ask about runs: all of them, one of them, what one printed."""
 
+import os
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from results.files import BadFile
 from results.home import Home
 from results.ingest import ingest
 from results.query import rows
+from results.record import RunFolder
 from results.state import ENDED, run_state
 
 LOOK_EVERY_S = 0.5
@@ -40,10 +43,18 @@ def runs(home: Home) -> list[dict[str, Any]]:
 
 
 def last_losses(home: Home, run_ids: Iterable[str]) -> dict[str, dict[str, float | None]]:
-    """Last validation loss and speed of each run that has any, after bringing the database up to date."""
-    ingest(home)
+    """Last validation loss and speed of each run that has any. Somebody else's home is read as it is."""
+    if not up_to_date(home):
+        return {}
     found = rows(home, "SELECT run_id, val_loss, tokens_per_s FROM runs WHERE run_id IN ?", [list(run_ids)])
     return {row.pop("run_id"): row for row in found}
+
+
+def up_to_date(home: Home) -> bool:
+    """Bring the database up to date where we may write; False when there is none to read."""
+    if os.access(home.path, os.W_OK):
+        ingest(home)
+    return home.database.exists()
 
 
 def run(home: Home, prefix: str) -> dict[str, Any]:
@@ -62,8 +73,15 @@ def run(home: Home, prefix: str) -> dict[str, Any]:
             {"attempt": a.number, "claim": a.claim, "start": a.start, "exit": a.exit} for a in folder.attempts()
         ],
         "checkpoints": folder.checkpoints(),
-        "done": folder.done(),
+        "done": _done(folder),
     }
+
+
+def _done(folder: RunFolder) -> dict[str, Any] | None:
+    try:
+        return folder.done()
+    except BadFile as error:
+        return {"unreadable": str(error)}
 
 
 def log(home: Home, prefix: str, follow: bool) -> Iterator[str]:

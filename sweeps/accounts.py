@@ -14,6 +14,8 @@ from sweeps.spec import SweepError
 
 def accounts(name: str | None, home: Home, changes: Mapping[str, Any], scale: str | None) -> dict[str, ModelConfig]:
     """Models by name: one for a preset or for none, one per arm for a sweep. Raises SweepError, ConfigError."""
+    if scale and (name is None or name in PRESETS):
+        raise SweepError("--scale goes with an experiment")
     if name is None:
         return {"model": replace(RunConfig(), changes).model}
     if name in PRESETS:

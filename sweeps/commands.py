@@ -20,7 +20,7 @@ from sweeps import accounts, launch_local, show, slurm, stored
 from sweeps.estimate import estimate
 from sweeps.launch import Cluster, Launched, Options, launch
 from sweeps.load import load
-from sweeps.plan import Plan, plan
+from sweeps.plan import Plan, PlannedRun, plan
 from sweeps.spec import SweepError
 from sweeps.watch import watch
 
@@ -46,6 +46,8 @@ class SweepRequest:
         for cluster in get_args(Cluster):
             if cluster == self.cluster:
                 given = dict(_slurm_option(text) for text in self.slurm)
+                if given and cluster != "slurm":
+                    raise SweepError("--slurm goes with --cluster slurm")
                 return Options(cluster, self.jobs, self.retry_failed, self.take_over, given)
         raise SweepError(f"--cluster is one of {', '.join(get_args(Cluster))}, not {self.cluster!r}")
 
@@ -62,6 +64,8 @@ def assignments(sets: Sequence[str]) -> dict[str, Any]:
     """--set options, typed like the config. Raises ConfigError; the same key twice is refused."""
     pairs = [parse_assignment(text) for text in sets]
     keys = [key for key, _ in pairs]
+    if "data.fingerprint" in keys:
+        raise ConfigError("data.fingerprint follows from the data, it cannot be set")
     for key in keys:
         if keys.count(key) > 1:
             raise ConfigError(f"--set {key} was given twice")
@@ -71,6 +75,10 @@ def assignments(sets: Sequence[str]) -> dict[str, Any]:
 def plan_sweep(asked: SweepRequest, home: Home) -> tuple[Plan, Options]:
     """The plan of a request, nothing started. Raises SweepError, ConfigError, OSError."""
     options, changes = asked.options(), assignments(asked.sets)
+    if options.cluster == "slurm" and slurm.available():
+        from sweeps.launch_slurm import check
+
+        check(dict(options.slurm))
     loaded = load(asked.name)
     home.ensure()
     return plan(loaded, home, asked.scale, changes, asked.seeds), options
@@ -87,6 +95,9 @@ def plan_json(planned: Plan, options: Options, home: Home) -> dict[str, Any]:
 def show_plan(planned: Plan, options: Options, home: Home, console: Console) -> None:
     """What will run and what it costs."""
     console.print(show.plan_table(planned, estimate(planned, home, options.workers(planned))))
+    need, free = planned.totals()["disk_bytes"], shutil.disk_usage(home.path).free
+    if need > free:
+        console.print(f"warning: {show.quantity(need)}B of disk may be needed, {show.quantity(free)}B are free")
 
 
 def confirmed(runs: int) -> bool:
@@ -151,17 +162,17 @@ class Running:
 
         on_slurm = self.launched.cluster == "slurm"
         states = watch(self._stored(), self.home, None if on_slurm else working, self.console)
-        self.console.print(show.counts_line(states))
+        if self.console.is_terminal:  # elsewhere it was the last line of the progress
+            self.console.print(show.counts_line(states))
         for state in states:
             if state.state is State.FAILED:
                 self.console.print(f"{state.run_id} failed ({state.kind}): {state.detail}; `lab logs {state.run_id}`")
-        counts = show.counts(states)
-        if not all_well(counts):
-            self._say_if_the_disk_is_full()
-        return counts
+        left = {state.run_id for state in states if state.state not in SETTLED}
+        self._say_if_the_disk_is_full([run for run in self.plan.runs if run.run_id in left])
+        return show.counts(states)
 
-    def _say_if_the_disk_is_full(self) -> None:
-        need = max(checkpoint_bytes(run.config.model) for run in self.plan.runs)
+    def _say_if_the_disk_is_full(self, left: Sequence[PlannedRun]) -> None:
+        need = min((checkpoint_bytes(run.config.model) for run in left), default=-SPARE_BYTES)
         free = shutil.disk_usage(self.home.path).free
         if free < need + SPARE_BYTES:
             self.console.print(

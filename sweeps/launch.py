@@ -87,13 +87,15 @@ def _launch(plan: Plan, home: Home, options: Options, code_hash: str) -> Launche
     missing = [s for s in states if claimable(s.state) or s.state is State.CANCELLED or s.run_id in granted]
     unknown = [s for s in states if s.state is State.UNKNOWN and s.run_id not in granted]
     call = _record_call(folder, code_hash, granted, options)
-    for state in missing:
-        home.run(state.run_id).clear_cancel()
     running = sum(s.state is State.RUNNING for s in states)
     busy = len(launch_local.living(folder)) + len(queue.live)
-    found = Launched("slurm" if queue.live else options.cluster, len(missing), unknown, busy or running, queue.answered)
-    if not missing or busy or not queue.answered:
+    answers = queue.answered or options.cluster == "local"
+    found = Launched("slurm" if queue.live else options.cluster, len(missing), unknown, busy or running, answers)
+    # Local workers need nobody's word: whatever else may be waiting in a queue finds the runs claimed.
+    if not missing or busy or not answers:
         return found
+    for state in missing:
+        home.run(state.run_id).clear_cancel()
     workers, source = min(options.workers(plan), len(missing)), home.snapshots / code_hash
     if options.cluster == "local":
         return replace(found, processes=launch_local.start(home, folder, call, source, workers))

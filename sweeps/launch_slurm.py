@@ -11,6 +11,7 @@ from typing import Any
 from submitit.core.utils import DelayedSubmission, FailedJobError
 from submitit.slurm.slurm import SlurmExecutor
 
+from lmcore.config import did_you_mean
 from results.files import now, write_json
 from sweeps import slurm, worker
 from sweeps.spec import SweepError
@@ -81,9 +82,7 @@ def make_executor(
     folder: Path, name: str, snapshot: Path, tasks: int, cpus: int, options: dict[str, Any]
 ) -> SlurmExecutor:
     """submitit's executor with everything our jobs need. Raises SweepError for an unknown SLURM option."""
-    if own := sorted(set(options) & OURS):
-        raise SweepError(f"--slurm {own[0]}: lab sets this itself")
-    minutes = _minutes(options.get("time", DEFAULT_MINUTES))
+    minutes = check(options)
     executor = SlurmExecutor(folder=folder, python=shlex.quote(sys.executable))
     parameters = {
         "job_name": name,
@@ -103,9 +102,19 @@ def make_executor(
     return executor
 
 
+def check(options: dict[str, Any]) -> int:
+    """Refuse options that cannot be (SweepError), before anything starts; returns the time limit in minutes."""
+    if own := sorted(set(options) & OURS):
+        raise SweepError(f"--slurm {own[0]}: lab sets this itself")
+    for key in options:
+        if key not in (known := SlurmExecutor._valid_parameters()):
+            raise SweepError(f"--slurm: unknown option {key!r}{did_you_mean(key, known)}")
+    return _minutes(options.get("time", DEFAULT_MINUTES))
+
+
 def _minutes(time: int | str) -> int:
     """Minutes, or SLURM's own [days-][hours:]minutes:seconds, rounded up. Raises SweepError."""
     seconds = 60 * time if isinstance(time, int) else slurm.seconds(time)
-    if not seconds:
+    if not seconds or seconds < 0:
         raise SweepError(f"--slurm time: minutes or [days-]hours:minutes:seconds, not {time!r}")
     return math.ceil(seconds / 60)

@@ -1,15 +1,19 @@
 """Find the `Sweep` behind a name or a path."""
 
+import contextlib
 import importlib.util
 import pkgutil
+import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from hashlib import sha256
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
 
-from lmcore.config import ConfigError, did_you_mean
+from pydantic import ValidationError
+
+from lmcore.config import ConfigError, did_you_mean, explain
 from results.home import safe_name
 from sweeps.spec import Sweep, SweepError
 
@@ -35,6 +39,8 @@ def known() -> list[str]:
 
 def load(name_or_path: str) -> Loaded:
     """A built-in experiment by name, or a sweep file (or its folder) by path. Raises SweepError."""
+    if not name_or_path:
+        raise SweepError(f"name a sweep, one of {', '.join(known())}, or the path of a sweep file")
     path = Path(name_or_path)
     if path.suffix == ".py" or "/" in name_or_path or path.is_dir():
         file = path / "sweep.py" if path.is_dir() else path
@@ -56,11 +62,17 @@ def _build(name: str, spec: ModuleSpec | None) -> Loaded:
     module = importlib.util.module_from_spec(spec)
     path = Path(spec.origin)
     try:
-        spec.loader.exec_module(module)
-        sweep = _maker(module, path)()
+        with contextlib.redirect_stdout(sys.stderr):  # stdout is for what was asked
+            spec.loader.exec_module(module)
+            sweep = _maker(module, path)()
     except (SweepError, ConfigError):
         raise
-    except Exception as error:  # whatever a user's file raises is the user's to see, in one line with its place
+    except ValidationError as error:
+        raise SweepError(f"{path}: {explain(error, [field.name for field in fields(Sweep)])}") from None
+    except (
+        Exception,
+        SystemExit,
+    ) as error:  # the user's file: one line with its place
         raise SweepError(f"{path}: {_where(error, path)}{type(error).__name__}: {error}") from error
     if not isinstance(sweep, Sweep):
         raise SweepError(f"{path}: sweep() must return a sweeps.spec.Sweep, not {type(sweep).__name__}")

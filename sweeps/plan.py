@@ -11,7 +11,7 @@ from lmcore import count, data
 from lmcore.config import ConfigError, RunConfig, flatten, read_config, replace, stored_form
 from lmcore.corpus import DataError
 from lmcore.data import DataInfo
-from results.files import now, write_json
+from results.files import BadFile, now, read_json, write_json
 from results.home import Home
 from results.record import RunFolder
 from sweeps.load import Loaded
@@ -122,9 +122,16 @@ class Plan:
         for run in self.runs:
             _write_spec(home.run(run.run_id), run)
         path = self.folder(home) / "plan.json"
-        if not path.exists():
+        if not _is_readable(path):
             path.parent.mkdir(parents=True, exist_ok=True)
             write_json(path, self.to_json() | {"created_at": now()})
+
+
+def _is_readable(plan_file: Path) -> bool:
+    try:
+        return "runs" in (read_json(plan_file) or {})
+    except BadFile:
+        return False  # damaged: the same plan is at hand to write it again
 
 
 def _write_spec(folder: RunFolder, run: PlannedRun) -> None:

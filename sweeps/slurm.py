@@ -153,9 +153,9 @@ def _ask(*command: str) -> str | None:
 
 def seconds(text: str) -> int | None:
     """SLURM's [days-][hours:]minutes:seconds; None for UNLIMITED, NOT_SET and the like."""
-    days, _, clock = text.rpartition("-")
+    days, dash, clock = text.rpartition("-")
     parts = clock.split(":")
-    if not all(part.isdigit() for part in parts) or (days and not days.isdigit()):
+    if not all(part.isdigit() for part in parts) or (dash and not days.isdigit()):
         return None
     total = 0
     for part in parts:

@@ -1,19 +1,25 @@
 """What an experiment is: one question, its arms, and how to compare them."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from dataclasses import field
+from typing import Annotated, Any, Literal
+
+from pydantic import ConfigDict, Field
+from pydantic.dataclasses import dataclass
 
 from lmcore.config import RunConfig
 
 Overrides = Mapping[str, Any]
+# Shown in tables and in log lines, so one line each.
+Name = Annotated[str, Field(min_length=1, max_length=100, pattern=r"^[^\x00-\x1f\x7f]+$")]
+STRICT = ConfigDict(strict=True, extra="forbid", arbitrary_types_allowed=True)
 
 
 class SweepError(ValueError):
     """A sweep that cannot be planned; the message says what to change."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=STRICT)
 class Match:
     """Solve d_ff of every arm so that it costs what the baseline costs.
 
@@ -23,11 +29,11 @@ class Match:
     """
 
     by: Literal["params", "params_non_embedding", "flops"] = "params"
-    tolerance: float = 0.005
-    multiple: int = 64
+    tolerance: float = Field(default=0.005, gt=0, lt=1)
+    multiple: int = Field(default=64, ge=1)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=STRICT)
 class Sweep:
     """One question about the architecture and the runs that answer it.
 
@@ -37,20 +43,25 @@ class Sweep:
     """
 
     question: str
-    arms: Mapping[str, Overrides]
+    arms: Mapping[Name, Overrides]
     base: RunConfig = field(default_factory=RunConfig)
     baseline: str | None = None
-    seeds: int = 3
+    seeds: int = Field(default=3, ge=1)
     match: Match | None = None
-    scales: Mapping[str, Overrides] = field(default_factory=dict)
+    scales: Mapping[Name, Overrides] = field(default_factory=dict)
     default_scale: str | None = None
     smallest_effect: float | None = None
 
     def __post_init__(self) -> None:
         if not self.arms:
             raise SweepError("a sweep needs at least one arm")
-        if self.seeds < 1:
-            raise SweepError(f"seeds must be at least 1, not {self.seeds}")
+        for where, overrides in (*self.arms.items(), *self.scales.items()):
+            if "seed" in overrides:
+                raise SweepError(f"{where!r} sets seed: arms share their seeds, so that they can be compared in pairs")
+        for scale, overrides in self.scales.items():
+            seeds = overrides.get("seeds", 1)
+            if type(seeds) is not int or seeds < 1:
+                raise SweepError(f"scale {scale!r}: seeds must be a whole number of at least 1, not {seeds!r}")
         for name, known, what in (
             (self.baseline, self.arms, "baseline"),
             (self.default_scale, self.scales, "default_scale"),

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -118,7 +119,13 @@ def test_json_of_a_sweep_that_runs_is_one_object(user: User, sweep_file: Path) -
         (["sweep", "ffn_ablation", "--scale", "smoke", "--slurm", "partition"], "key=value"),
         (["sweep", "nowhere/sweep.py"], "no sweep file"),
         (["sweep", "ffn_ablation", "--set", "data.max_chars=3"], "too little text"),
-        (["sweep", "ffn_ablation", "--set", "data.max_chars=1000"], "too little text"),
+        (["sweep", "ffn_ablation", "--set", "data.max_chars=1000"], "too few for one sequence"),
+        (["sweep", "ffn_ablation", "--slurm", "time=3"], "goes with --cluster slurm"),
+        (["sweep", "ffn_ablation", "--set", "seed=99999999999999999999"], "less than"),
+        (["sweep", "ffn_ablation", "--set", "data.fingerprint=abc"], "cannot be set"),
+        (["sweep", ""], "name a sweep"),
+        (["sql", ""], "no query"),
+        (["flops", "gpt2", "--scale", "smoke"], "goes with an experiment"),
         (["sql", "SELECT 1 AS a, 2 AS a"], "share a name"),
         (["status", "ffn_ablation"], "nothing was swept yet"),
         (["report", "ffn_ablation"], "no sweep 'ffn_ablation'"),
@@ -177,6 +184,41 @@ def test_slurm_without_sbatch_is_one_clear_line(tmp_path: Path, sweep_file: Path
     done = user.lab("sweep", str(sweep_file), "--cluster", "slurm", "--yes", code=1)
     assert "needs `sbatch` on the PATH" in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+def test_an_error_under_json_is_one_json_object(user: User) -> None:
+    done = user.lab("status", "nothing", "--json", code=1)
+    assert "nothing was swept yet" in json.loads(done.stdout)["error"]
+
+
+def test_an_intent_without_a_job_does_not_block_local_runs(tmp_path: Path, sweep_file: Path) -> None:
+    user = User(tmp_path / "home", {"PATH": "/usr/bin:/bin", "SLURM_CONF": "/nonexistent"})
+    user.lab("sweep", str(sweep_file), "--yes", "--seeds", "1", "--set", "train.steps=3")
+    plan = next((user.home / "sweeps" / "width").iterdir())
+    (plan / "submissions").mkdir()
+    (plan / "submissions" / "lab-1.json").write_text('{"uuid": "lab-1", "tasks": "2"}')
+    for done in user.home.glob("runs/*/DONE.json"):
+        done.unlink()
+        (done.parent / "attempts" / "0001" / "exit.json").unlink()
+    user.lab("sweep", str(sweep_file), "--yes", "--seeds", "1", "--set", "train.steps=3")
+    assert user.states("width") == ["DONE"] * 2
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting needs root")
+def test_a_home_that_may_only_be_read_can_be_read(user: User, sweep_file: Path, tmp_path: Path) -> None:
+    user.lab("sweep", str(sweep_file), "--yes", "--seeds", "1", "--set", "train.steps=3")
+    place = tmp_path / "mounted"
+    place.mkdir()
+    subprocess.run(["mount", "--bind", str(user.home), str(place)], check=True)
+    try:
+        subprocess.run(["mount", "-o", "remount,ro,bind", str(place)], check=True)
+        guest = User(place)
+        assert guest.states("width") == ["DONE"] * 2
+        assert len(guest.json("runs")) == 2
+        assert guest.json("sql", "SELECT count(*) AS n FROM train") == [{"n": 6}]
+        assert "not writable" in guest.lab("sweep", str(sweep_file), "--yes", code=1).stderr
+    finally:
+        subprocess.run(["umount", "-l", str(place)], check=True)
 
 
 def test_wrong_usage_is_exit_code_2(user: User) -> None:

@@ -70,8 +70,10 @@ def test_the_default_text_is_split_by_document() -> None:
         assert (speech in text.train) != (speech in text.val)
     share = len(text.val) / (len(text.val) + len(text.train))
     assert 0.1 <= share < 0.11
-    small = corpus.load(DataConfig(max_chars=200_000))
-    assert 195_000 < len(small.train) + len(small.val) <= 201_000
+    small = corpus.load(DataConfig(max_chars=2_000))
+    assert (len(small.train), len(small.val)) == (1800, 200)
+    assert text.train.startswith(small.train)
+    assert text.val.startswith(small.val)
 
 
 def test_standard_library_docstrings_stand_in(monkeypatch: pytest.MonkeyPatch) -> None:

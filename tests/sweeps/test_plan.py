@@ -130,12 +130,14 @@ def test_unknown_scale_lists_the_scales(sweep_file: Path, tmp_path: Path) -> Non
         ({"arms": {}}, "at least one arm"),
         ({"arms": {"a": {}}, "baseline": "b"}, "baseline 'b'"),
         ({"arms": {"a": {}}, "match": Match()}, "needs a baseline"),
-        ({"arms": {"a": {}}, "seeds": 0}, "at least 1"),
+        ({"arms": {"a": {"seed": 3}}}, "sets seed"),
+        ({"arms": {"a": {}}, "scales": {"s": {"seeds": 0}}}, "at least 1"),
+        ({"arms": {"a": {}}, "scales": {"s": {"seeds": "two"}}}, "whole number"),
         ({"arms": {"a": {}}, "default_scale": "x"}, "default_scale"),
     ],
 )
 def test_a_sweep_is_checked_when_it_is_made(keywords: dict[str, Any], words: str) -> None:
-    with pytest.raises(SweepError, match=words):
+    with pytest.raises(ValueError, match=words):
         Sweep(question="?", **keywords)
 
 
@@ -151,8 +153,49 @@ def test_arms_that_are_the_same_run_are_refused(tmp_path: Path, text_file: Path)
 
 
 @pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ("'?', {'a': {}}, seeds=0", "seeds"),
+        ("'?', ['a', 'b']", "arms"),
+        ("'?', {'a': None}", "arms"),
+        ("'?', {1: {}}", "arms"),
+        ("'?', {'': {}}", "arms"),
+        ("'?', {'two\\nlines': {}}", "arms"),
+        ("'?', {'a': {}}, base=None", "base"),
+        ("'?', {'a': {}}, baseline='a', match=Match(by='foo')", "by"),
+        ("'?', {'a': {}}, baseline='a', match=Match(multiple=0)", "multiple"),
+        ("'?', {'a': {}}, sedes=3", "sedes"),
+    ],
+)
+def test_wrong_types_in_a_sweep_file_are_named(arguments: str, words: str, tmp_path: Path) -> None:
+    path = tmp_path / "typed.py"
+    path.write_text(f"from sweeps.spec import Match, Sweep\ndef sweep():\n    return Sweep({arguments})\n")
+    with pytest.raises(SweepError, match=words) as caught:
+        load(str(path))
+    assert str(path) in str(caught.value)
+
+
+def test_what_a_sweep_file_prints_stays_off_stdout(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "noisy.py"
+    path.write_text("from sweeps.spec import Sweep\nprint('noise')\ndef sweep(): return Sweep('?', {'a': {}})\n")
+    load(str(path))
+    assert capsys.readouterr().out == ""
+
+
+def test_a_damaged_plan_file_is_written_again(sweep_file: Path, tmp_path: Path) -> None:
+    found, home = planned(sweep_file, tmp_path), Home(tmp_path / "home")
+    found.write(home)
+    path = found.folder(home) / "plan.json"
+    for damage in ("", "{", "{}", "[]"):
+        path.write_text(damage)
+        found.write(home)
+        assert json.loads(path.read_text())["plan_id"] == found.plan_id
+
+
+@pytest.mark.parametrize(
     ("content", "words"),
     [
+        ("import sys; sys.exit(3)", "SystemExit"),
         ("x = 1", "define a function"),
         ("def sweep(): return 3", "must return"),
         ("def sweep():\n    return 1 / 0", "line 2: ZeroDivisionError"),
