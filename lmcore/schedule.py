@@ -8,7 +8,7 @@ from lmcore.config import TrainConfig
 def learning_rate(step: int, train: TrainConfig) -> float:
     """LR of update number `step`, counted from 1.
 
-    Linear warmup from 0, reaching `lr` at step `warmup`, then by `schedule` down to `lr * lr_min_ratio` at the last step:
+    Linear warmup from 0, reaching `lr` at step `warmup`, then by `schedule` down to `lr * lr_min_ratio` at the last:
     constant (no fall), cosine, linear, or wsd: constant, then linear over the last `wsd_decay` of all steps.
     """
     if step < train.warmup:

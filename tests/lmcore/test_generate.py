@@ -82,7 +82,7 @@ def test_draws_follow_the_distribution() -> None:
 def test_impossible_requests_are_refused() -> None:
     for words, bad in (("temperature", {"temperature": -1.0}), ("top_k", {"top_k": 0}), ("top_p", {"top_p": 1.5})):
         with pytest.raises(ValueError, match=words):
-            Sampling(**bad)  # type: ignore[arg-type]
+            Sampling(**bad)
     with pytest.raises(ValueError, match="at least one token"):
         generate(LM(CONFIG), torch.zeros(1, 0, dtype=torch.long), 3)
     with pytest.raises(ValueError, match="only 32 learned positions"):

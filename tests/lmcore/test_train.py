@@ -156,8 +156,9 @@ def test_adamw_is_torchs_and_not_adam_with_l2() -> None:
         optimizer = optimizer_of(layer)
         for step in range(3):
             layer(torch.arange(3.0) + step).square().sum().backward()
-            optimizer.step()
-            optimizer.zero_grad()
+            for one in optimizer if isinstance(optimizer, list) else [optimizer]:
+                one.step()
+                one.zero_grad()
         return torch.cat((layer.weight.detach().flatten(), layer.bias.detach()))
 
     config = TrainConfig(lr=0.1, weight_decay=0.3, decay_all=True)
@@ -166,16 +167,93 @@ def test_adamw_is_torchs_and_not_adam_with_l2() -> None:
     torch.testing.assert_close(ours, three_steps(lambda m: torch.optim.AdamW(m.parameters(), **settings)))
     l2 = three_steps(lambda m: torch.optim.Adam(m.parameters(), **settings))
     assert (ours - l2).abs().max() > 1e-3
+    with_l2 = TrainConfig(lr=0.1, weight_decay=0.3, decay_all=True, optimizer="adam_l2")
+    torch.testing.assert_close(three_steps(lambda m: optim.build(m.named_parameters(), with_l2)), l2)
 
 
 def test_only_matrices_are_decayed_by_default() -> None:
     model = LM(replace(RUN, {"model.bias": "all", "model.position": "learned"}).model)
-    decayed, kept = optim.build(model.named_parameters(), TrainConfig()).param_groups
+    decayed, kept = optim.build(model.named_parameters(), TrainConfig())[0].param_groups
     names = {id(p): name for name, p in model.named_parameters()}
     assert {names[id(p)].rpartition(".")[2] for p in decayed["params"]} == {"weight"}
     assert {"embedding.weight", "positions", "norm.gain"} <= {names[id(p)] for p in kept["params"]}
     assert (decayed["weight_decay"], kept["weight_decay"]) == (0.1, 0.0)
-    assert len(optim.build(model.named_parameters(), TrainConfig(decay_all=True)).param_groups) == 1
+    assert len(optim.build(model.named_parameters(), TrainConfig(decay_all=True))[0].param_groups) == 1
+
+
+def test_muon_takes_the_layers_matrices_and_adamw_the_rest() -> None:
+    model = LM(replace(RUN, {"model.bias": "all", "model.position": "learned"}).model)
+    muon, adamw = optim.build(model.named_parameters(), TrainConfig(optimizer="muon"))
+    names = {id(p): name for name, p in model.named_parameters()}
+    hidden = {names[id(p)] for group in muon.param_groups for p in group["params"]}
+    rest = {names[id(p)] for group in adamw.param_groups for p in group["params"]}
+    assert hidden | rest == set(names.values())
+    assert not hidden & rest
+    assert {name.rpartition(".")[2] for name in hidden} == {"weight"}
+    assert {"embedding.weight", "positions", "head.weight", "norm.gain"} <= rest
+
+
+def test_muon_orthogonalises_its_update() -> None:
+    """All singular values of the step are alike, whatever those of the gradient are."""
+    weight = torch.nn.Parameter(torch.zeros(16, 16))
+    muon, _ = optim.build(
+        [("blocks.0.w", weight), ("norm.gain", torch.nn.Parameter(torch.ones(2)))],
+        TrainConfig(optimizer="muon", weight_decay=0.0, lr=1.0),
+    )
+    weight.grad = torch.diag(torch.logspace(0, -2, 16))
+    muon.step()
+    singular = torch.linalg.svdvals(weight.detach())
+    assert float(singular.max() / singular.min()) < 3
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "adam_l2", "muon"])
+@pytest.mark.parametrize("dropout", [0.0, 0.2])
+def test_every_optimiser_resumes_bitwise_also_with_dropout(optimizer: str, dropout: float, tokens: TokenData) -> None:
+    config = replace(RUN, {"train.optimizer": optimizer, "model.dropout": dropout, "train.steps": 12})
+    _, whole = run(config, tokens)
+    first, stopped = run(config, tokens, stop_at=5)
+    _, resumed = run(config, tokens, resume=first.checkpoints[stopped.step])
+    assert resumed.summary["weights_sha256"] == whole.summary["weights_sha256"]
+
+
+@pytest.mark.parametrize("micro", [1, 3, 4])
+def test_micro_batches_add_up_to_the_batch(micro: int, tokens: TokenData) -> None:
+    config = replace(RUN, {"train.steps": 6})
+    whole = run(config, tokens)[0].rows
+    parts = run(replace(config, {"train.micro_batch": micro}), tokens)[0].rows
+    for a, b in zip(whole, parts, strict=True):
+        assert b["loss"] == pytest.approx(a["loss"], abs=1e-6 * a["loss"])
+        assert b["grad_norm"] == pytest.approx(a["grad_norm"], rel=1e-4)
+
+
+def test_z_loss_is_the_mean_squared_log_normaliser_and_stays_out_of_the_reported_loss(tokens: TokenData) -> None:
+    without, with_z = (run(replace(RUN, {"train.z_loss": z}), tokens)[0] for z in (0.0, 0.1))
+    assert with_z.rows[0]["loss"] == without.rows[0]["loss"]
+    assert with_z.rows[0]["grad_norm"] != without.rows[0]["grad_norm"]
+
+    model = LM(RUN.model)
+    x, y = (torch.from_numpy(a) for a in tokens.batch(0, 1, 8, 32))
+    logits = model(x).flatten(0, 1)
+    (F.cross_entropy(logits, y.flatten()) + 0.1 * logits.logsumexp(-1).square().mean()).backward()
+    norms = torch.stack([p.grad.norm() for p in model.parameters() if p.grad is not None])
+    assert with_z.rows[0]["grad_norm"] == pytest.approx(float(norms.norm()), rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("changes", "wanted"),
+    [
+        ({"schedule": "constant"}, {1: 0.25, 4: 1.0, 50: 1.0, 100: 1.0}),
+        ({"schedule": "linear", "lr_min_ratio": 0.0}, {2: 0.5, 4: 1.0, 52: 0.5, 100: 0.0}),
+        ({"schedule": "wsd", "lr_min_ratio": 0.0}, {4: 1.0, 80: 1.0, 90: 0.5, 100: 0.0}),
+        ({"schedule": "wsd", "wsd_decay": 0.5, "lr_min_ratio": 0.2}, {50: 1.0, 75: 0.6, 100: 0.2}),
+        ({"schedule": "cosine", "lr_min_ratio": 0.1}, {4: 1.0, 52: 0.55, 100: 0.1}),
+    ],
+    ids=str,
+)
+def test_schedules_are_closed_forms(changes: dict[str, Any], wanted: dict[int, float]) -> None:
+    config = TrainConfig.model_validate({"steps": 100, "warmup": 4, "lr": 1.0, **changes})
+    for step, lr in wanted.items():
+        assert learning_rate(step, config) == pytest.approx(lr)
 
 
 def test_a_tied_head_is_saved_once_and_loads(tokens: TokenData) -> None:
