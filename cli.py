@@ -159,6 +159,47 @@ def report(
 
 
 @app.command()
+def generate(
+    run: str,
+    prompt: Annotated[list[str], typer.Option(help="Text to continue; may be repeated.")],
+    tokens: Annotated[int, typer.Option(min=1, help="New tokens.")] = 200,
+    temperature: Annotated[float, typer.Option(help="0 takes the likeliest token.")] = 1.0,
+    top_k: Annotated[int | None, typer.Option(help="Draw from the k likeliest.")] = None,
+    top_p: Annotated[float | None, typer.Option(help="Draw from the smallest set of this probability.")] = None,
+    seed: int = 0,
+    as_json: JsonFlag = False,
+    home: HomeOption = None,
+) -> None:
+    """Let the model of a run write on."""
+    from lmcore.generate import Sampling
+    from sweeps.sample import continuations
+
+    new = continuations(_home(home), run, prompt, tokens, Sampling(temperature, top_k, top_p, seed))
+    if as_json:
+        _print_json([{"prompt": text, "continuation": more} for text, more in zip(prompt, new, strict=True)])
+    else:
+        print("\n---\n".join(text + more for text, more in zip(prompt, new, strict=True)))
+
+
+@app.command()
+def export(
+    run: str,
+    hf: Annotated[Path, typer.Option(help="Folder to write for transformers (safetensors).")],
+    as_json: JsonFlag = False,
+    home: HomeOption = None,
+) -> None:
+    """Write the model of a run for another library, and check its loss there."""
+    from sweeps.sample import export as export_run
+
+    done = export_run(_home(home), run, hf)
+    if as_json:
+        _print_json(done)
+    else:
+        here, there = done["val_loss"], done["val_loss_there"]
+        print(f"{done['folder']}: {done['family']}, validation loss {here:.6f} here, {there:.6f} there")
+
+
+@app.command()
 def flops(
     model: Annotated[str | None, typer.Argument(help="A known model, an experiment, or nothing with --set.")] = None,
     context: Annotated[int | None, typer.Option(min=1, help="Tokens per sequence [default: the model's].")] = None,

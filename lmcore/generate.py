@@ -9,6 +9,10 @@ from lmcore.cache import Cache
 from lmcore.model import LM
 
 
+class SamplingError(ValueError):
+    """A request that no token can be drawn for."""
+
+
 @dataclass(frozen=True)
 class Sampling:
     """How the next token is drawn. `temperature` 0 takes the likeliest; `top_k` and `top_p` cut the tail first."""
@@ -20,11 +24,11 @@ class Sampling:
 
     def __post_init__(self) -> None:
         if self.temperature < 0:
-            raise ValueError(f"temperature must be at least 0, not {self.temperature}")
+            raise SamplingError(f"temperature must be at least 0, not {self.temperature}")
         if self.top_k is not None and self.top_k < 1:
-            raise ValueError(f"top_k must be at least 1, not {self.top_k}")
+            raise SamplingError(f"top_k must be at least 1, not {self.top_k}")
         if self.top_p is not None and not 0 < self.top_p <= 1:
-            raise ValueError(f"top_p must be above 0 and at most 1, not {self.top_p}")
+            raise SamplingError(f"top_p must be above 0 and at most 1, not {self.top_p}")
 
 
 @torch.no_grad()

@@ -92,6 +92,11 @@ def export(lm: LM, folder: Path, tokenizer: Tokenizer | None = None, family: str
         to_hf_tokenizer(tokenizer).save_pretrained(folder)
 
 
+def load(folder: Path) -> transformers.PreTrainedModel:
+    """The model that transformers itself makes of an exported folder, ready for evaluation."""
+    return cast(transformers.PreTrainedModel, transformers.AutoModelForCausalLM.from_pretrained(folder).eval())
+
+
 def to_hf_tokenizer(tokenizer: Tokenizer) -> transformers.PreTrainedTokenizerFast:
     """The same ids from the same text. Raises NotCovered for a tokenizer that is not one of `lmcore.tokenizer`."""
     from tokenizers import Regex, decoders, models, pre_tokenizers

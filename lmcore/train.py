@@ -4,9 +4,9 @@ import contextlib
 import hashlib
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
-from typing import Literal, Protocol
+from typing import Literal, Protocol, cast
 
 import torch
 import torch.nn.functional as F
@@ -72,6 +72,22 @@ def train(config: RunConfig, data: TokenData, sink: Sink, resume: Blobs | None =
     """Train until the last step, a non-finite loss, or the sink's stop request. Resuming is bitwise on CPU."""
     torch.set_num_threads(config.train.threads)
     return _Run(config, data, sink, device, resume).loop()
+
+
+def validation_loss(
+    logits: Callable[[Tensor], Tensor], config: RunConfig, data: TokenData, device: torch.device | None = None
+) -> float:
+    """Mean cross-entropy in nats over the run's fixed validation sequences, in batches of the training size.
+
+    `logits` maps token ids (B, T) to (B, T, vocab); batches are summed in float64.
+    """
+    sequences, context = config.train.eval_sequences, config.model.context
+    inputs, targets = (torch.from_numpy(a).to(device) for a in data.validation(sequences, context))
+    total, size = 0.0, config.train.batch
+    with torch.no_grad():
+        for x, y in zip(torch.split(inputs, size), torch.split(targets, size), strict=True):
+            total += float(F.cross_entropy(logits(x).flatten(0, 1), y.flatten())) * y.numel()
+    return total / targets.numel()
 
 
 class _Run:
@@ -156,12 +172,15 @@ class _Run:
 
     def losses(self, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor | float]:
         """Mean cross-entropy in nats, taken in float32, and the z-loss penalty (Chowdhery et al. 2022, section 5)."""
-        with self.precision():
-            logits = self.model(inputs)
-        logits = logits.float().flatten(0, 1)
+        logits = self.logits(inputs).flatten(0, 1)
         loss = F.cross_entropy(logits, targets.flatten())
         z = self.config.train.z_loss
         return loss, z * logits.logsumexp(dim=-1).square().mean() if z else 0.0
+
+    def logits(self, inputs: Tensor) -> Tensor:
+        """(B, T, vocab) in float32, computed in the run's precision."""
+        with self.precision():
+            return cast(Tensor, self.model(inputs)).float()
 
     def precision(self) -> contextlib.AbstractContextManager[object]:
         """bf16 matrix products over float32 weights, or plain float32."""
@@ -170,16 +189,10 @@ class _Run:
         return torch.autocast(self.device.type, torch.bfloat16)
 
     def evaluate(self) -> None:
-        """Loss on the fixed validation sequences, in batches of the training size, summed in float64."""
+        """One row for the fixed validation sequences."""
         self.model.eval()
-        train, context = self.config.train, self.config.model.context
-        inputs, targets = (torch.from_numpy(a) for a in self.data.validation(train.eval_sequences, context))
-        total = 0.0
-        with torch.no_grad():
-            for x, y in zip(torch.split(inputs, train.batch), torch.split(targets, train.batch), strict=True):
-                total += float(self.losses(x.to(self.device), y.to(self.device))[0]) * y.numel()
+        loss = validation_loss(self.logits, self.config, self.data, self.device)
         self.model.train()
-        loss = total / targets.numel()
         bits_per_byte = loss / math.log(2) / self.data.info.bytes_per_token
         self.last_eval = EvalRow(self.progress.step, "val", self.tokens, loss, _exp(loss), bits_per_byte)
         self.sink.eval_row(asdict(self.last_eval))

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from lmcore.attention import runs_path
 from lmcore.config import RunConfig
 
 PACKAGES = ("torch", "numpy", "safetensors", "tokenizers", "pydantic")
@@ -25,7 +26,7 @@ def describe(config: RunConfig, device: str) -> dict[str, Any]:
         "gpu": torch.cuda.get_device_name() if device == "cuda" else None,
         "threads": config.train.threads,
         "precision": config.train.precision,
-        "attention": config.train.attention,
+        "attention": runs_path(config.model, config.train.attention),
     }
 
 

@@ -48,6 +48,11 @@ def _look_at_everything(user: User) -> None:
     assert shown["attempts"][0]["start"]["env"]["threads"] == 1
     assert "done at step 30" in user.lab("logs", run).stdout
     assert len(user.json("runs")) == 4
+    again = [user.json("generate", run, "--prompt", "7 times", "--prompt", "8", "--tokens", "12") for _ in range(2)]
+    assert again[0] == again[1]
+    assert [row["prompt"] for row in again[0]] == ["7 times", "8"]
+    assert "cannot continue" in user.lab("generate", run, "--prompt", "", code=1).stderr
+    assert "top_k" in user.lab("generate", run, "--prompt", "7", "--top-k", "0", code=1).stderr
     per_run = user.json("sql", "SELECT run_id, count(*) AS n, count(DISTINCT step) AS steps FROM train GROUP BY 1")
     assert [(row["n"], row["steps"]) for row in per_run] == [(30, 30)] * 4
     planned_is_logged = user.json(
@@ -61,6 +66,18 @@ def _look_at_everything(user: User) -> None:
     assert json.loads(user.lab("report", "width", "--out", str(out), "--json").stdout)["html"] == str(
         out / "index.html"
     )
+
+
+def test_an_exported_run_has_the_same_loss_in_transformers(user: User, sweep_file: Path, tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    user.lab("sweep", str(sweep_file), "--yes", "--seeds", "1", "--set", "train.steps=5")
+    rows = user.json("sql", "SELECT run_id, val_loss FROM runs JOIN plan_runs USING (run_id) WHERE arm = 'swiglu'")
+    done = user.json("export", rows[0]["run_id"], "--hf", str(tmp_path / "exported"))
+    assert done["family"] == "llama"
+    assert done["val_loss"] == pytest.approx(rows[0]["val_loss"], abs=1e-5)
+    assert done["val_loss_there"] == pytest.approx(done["val_loss"], abs=1e-5)
+    assert (tmp_path / "exported" / "model.safetensors").exists()
+    assert not list((tmp_path / "exported").glob("*.bin"))
 
 
 def test_dry_run_shows_the_whole_plan_and_starts_nothing(user: User, sweep_file: Path) -> None:

@@ -1,9 +1,12 @@
 """Configs: typed, checked, with nearest keys named, and an identity that survives what does not matter."""
 
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lmcore import switches
 from lmcore.config import (
     Config,
     ConfigError,
@@ -177,3 +180,8 @@ def test_replace_is_the_same_in_one_step_or_many(values: dict[str, int]) -> None
 @pytest.mark.parametrize("kind", [ModelConfig, DataConfig, TrainConfig])
 def test_no_field_needs_to_be_set(kind: type[Config]) -> None:
     assert kind().identity() == {}
+
+
+def test_the_table_of_switches_in_the_docs_is_what_the_code_says() -> None:
+    page = Path(__file__).parents[2] / "docs" / "switches.md"
+    assert page.read_text() == switches.document(), "python -m lmcore.switches > docs/switches.md"

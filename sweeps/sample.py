@@ -1,0 +1,64 @@
+"""Use what a run has trained: generate text from it, or hand it to another library."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from lmcore import checkpoint, data
+from lmcore.config import read_config
+from lmcore.data import TokenData
+from lmcore.generate import Sampling, generate
+from lmcore.model import LM
+from lmcore.tokenizer import Tokenizer
+from lmcore.train import validation_loss
+from results import views
+from results.home import Home
+from sweeps.spec import SweepError
+
+
+def load_run(home: Home, prefix: str) -> tuple[LM, Tokenizer, TokenData, dict[str, Any]]:
+    """The model of a run at its newest checkpoint, its tokenizer, its data and its spec. Raises SweepError."""
+    folder = home.run(views.resolve(home, prefix))
+    found = folder.latest_checkpoint()
+    if found is None:
+        raise SweepError(f"run {folder.run_id} has no checkpoint yet")
+    spec = folder.spec()
+    config = read_config(spec)
+    model = LM(config.model, path=config.train.attention)
+    checkpoint.load_weights(model, found[1]["model.safetensors"])
+    place = data.find(spec["data"]["fingerprint"], home.data)
+    return model.eval(), data.load_tokenizer(place), data.load(place), spec
+
+
+def continuations(home: Home, prefix: str, prompts: Sequence[str], new_tokens: int, sampling: Sampling) -> list[str]:
+    """What the run's model writes after each prompt. Raises SweepError for a prompt it cannot read."""
+    model, tokenizer, _, _ = load_run(home, prefix)
+    try:
+        rows = [torch.tensor(tokenizer.encode(text).astype("int64")) for text in prompts]
+        longest = max(len(row) for row in rows)
+        padded = torch.stack([torch.nn.functional.pad(row, (longest - len(row), 0)) for row in rows])
+        real = torch.stack([torch.arange(longest) >= longest - len(row) for row in rows])
+        new = generate(model, padded, new_tokens, sampling, real)
+    except ValueError as error:
+        raise SweepError(f"cannot continue this prompt: {error}") from None
+    return [tokenizer.decode(row.tolist()) for row in new]
+
+
+def export(home: Home, prefix: str, folder: Path) -> dict[str, Any]:
+    """Write a folder that `transformers` loads, and say what loss its model has on the run's validation tokens."""
+    try:
+        from lmcore import hf
+    except ImportError as error:
+        raise SweepError(f"exporting needs the extra `hf` (pip install 'lab[hf]'): {error}") from None
+    model, tokenizer, tokens, spec = load_run(home, prefix)
+    hf.export(model, folder, tokenizer)
+    there = hf.load(folder)
+    config = read_config(spec)
+    return {
+        "folder": str(folder),
+        "family": there.config.model_type,
+        "val_loss": validation_loss(model, config, tokens),
+        "val_loss_there": validation_loss(lambda ids: there(ids).logits, config, tokens),
+    }
