@@ -53,13 +53,7 @@ class Attention(nn.Module):
             self.q_norm, self.k_norm = (Norm(config, n * self.d_head, config.norm_bias) for n in heads)
 
     def forward(self, x: Tensor, sight: Sight, cache: LayerCache | None = None) -> Tensor:
-        q, k, v = self.heads(x)
-        if self.norm_first:
-            q, k = self.normed(q, k)
-        if sight.rotation is not None:
-            q, k = rotate(q, sight.rotation), rotate(k, sight.rotation)
-        if not self.norm_first:
-            q, k = self.normed(q, k)
+        q, k, v = self.placed(x, sight)
         if cache is not None:
             k, v = cache.append(k, v)
         if self.path == "fused":
@@ -67,6 +61,22 @@ class Attention(nn.Module):
         else:
             y = plain(q, k, v, sight.mask, self.scale, self.softcap)
         return self.out(y.transpose(1, 2).flatten(2))  # type: ignore[no-any-return]
+
+    def scores(self, x: Tensor, sight: Sight, cache: LayerCache | None = None) -> Tensor:
+        """What the softmax sees of the tokens x alone, (B, H, T, T): -inf where a query may not look."""
+        q, k, _ = self.placed(x, sight)
+        return scores(q, k, sight.mask, self.scale, self.softcap)
+
+    def placed(self, x: Tensor, sight: Sight) -> tuple[Tensor, Tensor, Tensor]:
+        """q, k and v as in `heads`, q and k with their norm and their rotation."""
+        q, k, v = self.heads(x)
+        if self.norm_first:
+            q, k = self.normed(q, k)
+        if sight.rotation is not None:
+            q, k = rotate(q, sight.rotation), rotate(k, sight.rotation)
+        if not self.norm_first:
+            q, k = self.normed(q, k)
+        return q, k, v
 
     def heads(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """q (B, H, T, E), k and v (B, K, T, E)."""
@@ -100,15 +110,21 @@ def fused(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float) ->
 
 def plain(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float, softcap: float | None = None) -> Tensor:
     """The formula itself: softmax(scale q k^T + mask) v, softmax in float32. Shapes as in `fused`."""
+    logits = scores(q, k, mask, scale, softcap)
+    wide = torch.float64 if logits.dtype == torch.float64 else torch.float32
+    weights = torch.unflatten(logits.softmax(dim=-1, dtype=wide).to(v.dtype), 1, (k.shape[1], -1))
+    return (weights @ v.unsqueeze(2)).flatten(1, 2)
+
+
+def scores(q: Tensor, k: Tensor, mask: Tensor | None, scale: float, softcap: float | None = None) -> Tensor:
+    """scale q k^T, capped, plus the mask: (B, H, T, S) of q (B, H, T, E) and k (B, K, S, E)."""
     n_kv_head, tokens, seen = k.shape[1], q.shape[2], k.shape[2]
     q = torch.unflatten(q * scale, 1, (n_kv_head, -1))  # (B, K, G, T, E)
-    scores = (q @ k.unsqueeze(2).transpose(-1, -2)).flatten(1, 2)  # (B, H, T, S)
+    found = (q @ k.unsqueeze(2).transpose(-1, -2)).flatten(1, 2)  # (B, H, T, S)
     if softcap is not None:
-        scores = softcap * torch.tanh(scores / softcap)
+        found = softcap * torch.tanh(found / softcap)
     if mask is None and tokens == seen:
         mask = torch.ones(tokens, tokens, dtype=torch.bool, device=q.device).tril()
-    if mask is not None:
-        scores = scores + mask if mask.is_floating_point() else scores.masked_fill(~mask, -math.inf)
-    wide = torch.float64 if scores.dtype == torch.float64 else torch.float32
-    weights = torch.unflatten(scores.softmax(dim=-1, dtype=wide).to(v.dtype), 1, (n_kv_head, -1))
-    return (weights @ v.unsqueeze(2)).flatten(1, 2)
+    if mask is None:
+        return found
+    return found + mask if mask.is_floating_point() else found.masked_fill(~mask, -math.inf)

@@ -212,7 +212,7 @@ class DataConfig(Config):
 class TrainConfig(Config):
     """How one run is trained. Learning rates are per update, decay is decoupled (AdamW)."""
 
-    NOT_IDENTITY: ClassVar[frozenset[str]] = frozenset({"log_every", "checkpoint_every"})
+    NOT_IDENTITY: ClassVar[frozenset[str]] = frozenset({"log_every", "checkpoint_every", "telemetry_every"})
 
     steps: int = Field(default=1000, ge=1, description="optimiser updates")
     batch: int = Field(default=32, ge=1, description="sequences per update")
@@ -242,6 +242,7 @@ class TrainConfig(Config):
     eval_sequences: int = Field(default=256, ge=1, description="fixed validation sequences, evenly spread")
     log_every: int = Field(default=1, ge=1)
     checkpoint_every: int = Field(default=200, ge=1)
+    telemetry_every: int = Field(default=0, ge=0, description="steps between looks inside the model; 0: none")
 
     def check(self) -> None:
         if self.decay_all and not self.weight_decay:

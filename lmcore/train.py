@@ -4,7 +4,7 @@ import contextlib
 import hashlib
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Literal, Protocol, cast
 
@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from lmcore import checkpoint, optim
+from lmcore import checkpoint, optim, telemetry
 from lmcore.checkpoint import Blobs, Progress
 from lmcore.config import RunConfig
 from lmcore.count import train_flops_per_token
@@ -64,6 +64,7 @@ class Sink(Protocol):
 
     def train_row(self, row: Mapping[str, float | int]) -> None: ...
     def eval_row(self, row: Mapping[str, float | int | str]) -> None: ...
+    def telemetry_rows(self, rows: Sequence[Mapping[str, float | int | str]]) -> None: ...
     def save_checkpoint(self, step: int, blobs: Blobs) -> None: ...
     def stop_reason(self, step: int) -> str | None: ...
 
@@ -135,8 +136,9 @@ class _Run:
 
     def update(self) -> bool:
         """One optimiser update; logs a row. False when the loss or the gradient is not finite."""
-        train, began = self.config.train, time.perf_counter()
-        step = self.progress.step + 1
+        train, step = self.config.train, self.progress.step + 1
+        before = self.weights_before(step)
+        began = time.perf_counter()
         lr = learning_rate(step, train)
         optim.set_lr(self.optimizers, lr)
         inputs, targets = self.batch(step)
@@ -151,7 +153,27 @@ class _Run:
         self.progress = Progress(step, self.progress.wall_s + seconds)
         if not finite or step % train.log_every == 0 or step == train.steps:
             self.log(float(loss), lr, float(grad_norm), inputs.numel() / seconds)
+        if before is not None and finite:
+            self.look_inside(inputs, before)
         return finite
+
+    def weights_before(self, step: int) -> telemetry.Weights | None:
+        """A copy of the weights where telemetry follows this update, else None."""
+        every = self.config.train.telemetry_every
+        if not every or step % every:
+            return None
+        return telemetry.copied(telemetry.grouped(self.model.named_parameters()))
+
+    def look_inside(self, inputs: Tensor, before: telemetry.Weights) -> None:
+        """Telemetry rows of the update just made, and of the model after it on the first sequences of the batch."""
+        ratios = telemetry.update_ratios(before, telemetry.grouped(self.model.named_parameters()))
+        few = inputs[: max(1, telemetry.TOKENS // inputs.shape[1])]
+        self.model.eval()
+        # forward, not a call: a call may run compiled code, and the hooks would have it compiled anew.
+        with self.precision():
+            seen = telemetry.forward_readings(self.model.forward, list(self.model.blocks), few)
+        self.model.train()
+        self.sink.telemetry_rows(telemetry.rows(self.progress.step, [*ratios, *seen]))
 
     def accumulate(self, step: int, inputs: Tensor, targets: Tensor) -> Tensor:
         """Gradients of the mean loss over the batch, by micro-batches; returns the mean cross-entropy."""

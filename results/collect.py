@@ -18,7 +18,7 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class RowFile:
-    """One train.csv or eval.csv; `ended` when nobody will append to it any more."""
+    """One train.csv, eval.csv or telemetry.csv; `ended` when nobody will append to it any more."""
 
     name: str
     path: Path

@@ -73,7 +73,7 @@ def content_hash(home: Home) -> str:
     The state of a run is left out: it depends on which processes live at that moment.
     """
     digest = hashlib.sha256()
-    tables = ("train", "evals", "runs EXCLUDE (state, kind, step)", "attempts", "plan_runs")
+    tables = ("train", "evals", "telemetry", "runs EXCLUDE (state, kind, step)", "attempts", "plan_runs")
     with duckdb.connect() as con:
         con.execute(f"ATTACH {_quoted(home.database)} AS lab (READ_ONLY); USE lab")
         for table in tables:

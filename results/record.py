@@ -9,7 +9,7 @@ from typing import Any
 from results import checkpoints
 from results.files import BadFile, claim_folder, encode_json, now, numbered, read_json, write_json
 from results.process import claim_identity
-from results.rows import RowLog
+from results.rows import COLUMNS, RowLog
 
 __all__ = ["Attempt", "AttemptInfo", "RunFolder", "SpecMismatch", "Superseded", "claim_identity", "owned_until"]
 
@@ -172,8 +172,7 @@ class Attempt:
         self.number = number
         self.path = run._attempt_path(number)
         self._next = run._attempt_path(number + 1)
-        self._train = RowLog(self.path / "train.csv", "train")
-        self._eval = RowLog(self.path / "eval.csv", "eval")
+        self._logs = {kind: RowLog(self.path / f"{kind}.csv", kind) for kind in COLUMNS}
         self._beats = 0
 
     def start(self, resume_step: int, env: Mapping[str, Any]) -> None:
@@ -183,16 +182,20 @@ class Attempt:
 
     def train_row(self, row: Mapping[str, float | int]) -> None:
         """Append one line to train.csv; visible to readers at once, durable after sync."""
-        self._train.append(row)
+        self._logs["train"].append(row)
 
     def eval_row(self, row: Mapping[str, Any]) -> None:
         """Append one line to eval.csv; visible to readers at once, durable after sync."""
-        self._eval.append(row)
+        self._logs["eval"].append(row)
+
+    def telemetry_rows(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Append lines to telemetry.csv at once; visible to readers at once, durable after sync."""
+        self._logs["telemetry"].extend(rows)
 
     def sync(self) -> None:
         """Make all rows durable."""
-        self._train.sync()
-        self._eval.sync()
+        for rows in self._logs.values():
+            rows.sync()
 
     def save_checkpoint(self, step: int, blobs: Mapping[str, bytes], keep: int = 2) -> None:
         """Store a checkpoint durably, rows first, and delete all but the newest `keep`.
@@ -241,8 +244,8 @@ class Attempt:
 
     def close(self) -> None:
         """Close the row files."""
-        self._train.close()
-        self._eval.close()
+        for rows in self._logs.values():
+            rows.close()
 
     def _refuse_superseded(self) -> None:
         if self.superseded():

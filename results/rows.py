@@ -1,13 +1,13 @@
 """Rows of a run as CSV lines: a line ends in a newline or it is not a row."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 from results.files import StorageFull, naming_full_disk
 
-RowKind = Literal["train", "eval"]
+RowKind = Literal["train", "eval", "telemetry"]
 
 COLUMNS: dict[RowKind, dict[str, type]] = {
     "train": {
@@ -28,6 +28,7 @@ COLUMNS: dict[RowKind, dict[str, type]] = {
         "perplexity": float,
         "bits_per_byte": float,
     },
+    "telemetry": {"step": int, "name": str, "layer": int, "value": float},
 }
 
 
@@ -48,15 +49,11 @@ class RowLog:
 
     def append(self, row: Mapping[str, Any]) -> None:
         """Write one line with one system call. KeyError / ValueError if the row does not fit the header."""
-        if len(row) != len(self._columns):
-            expected = [name for name, _ in self._columns]
-            raise ValueError(f"{self.path.name}: a row has {sorted(row)}, expected {expected}")
-        # float() first: the repr of a NumPy scalar is not a number.
-        fields = [
-            repr(float(row[name])) if type_ is float else str(int(row[name])) if type_ is int else _word(row[name])
-            for name, type_ in self._columns
-        ]
-        self._write((",".join(fields) + "\n").encode())
+        self.extend([row])
+
+    def extend(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Write several lines with one system call, or none of them."""
+        self._write("".join(map(self._line, rows)).encode())
 
     def sync(self) -> None:
         """Make every row written so far durable."""
@@ -69,18 +66,29 @@ class RowLog:
             os.close(self._fd)
             self._fd = None
 
-    def _write(self, line: bytes) -> None:
+    def _line(self, row: Mapping[str, Any]) -> str:
+        if len(row) != len(self._columns):
+            expected = [name for name, _ in self._columns]
+            raise ValueError(f"{self.path.name}: a row has {sorted(row)}, expected {expected}")
+        # float() first: the repr of a NumPy scalar is not a number.
+        fields = [
+            repr(float(row[name])) if type_ is float else str(int(row[name])) if type_ is int else _word(row[name])
+            for name, type_ in self._columns
+        ]
+        return ",".join(fields) + "\n"
+
+    def _write(self, lines: bytes) -> None:
         if self._fd is None:
             self._fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
             self._size = os.fstat(self._fd).st_size
         if self._size == 0:
-            line = self._head + line
-        with naming_full_disk(self.path, len(line)):
-            written = os.write(self._fd, line)
-        if written < len(line):
-            # A full disk takes part of a line; taken back here, the next row cannot be glued to it.
+            lines = self._head + lines
+        with naming_full_disk(self.path, len(lines)):
+            written = os.write(self._fd, lines)
+        if written < len(lines):
+            # A full disk takes part of the lines; taken back here, the next row cannot be glued to it.
             os.ftruncate(self._fd, self._size)
-            raise StorageFull(self.path, len(line))
+            raise StorageFull(self.path, len(lines))
         self._size += written
 
 

@@ -38,13 +38,15 @@ CREATE TABLE eval_rows (
     run_id TEXT, attempt INTEGER, step BIGINT, split TEXT, tokens BIGINT, loss DOUBLE, perplexity DOUBLE,
     bits_per_byte DOUBLE
 );
+-- layer: from 0, or -1 for the whole model. What each name means: lmcore/telemetry.py.
+CREATE TABLE telemetry_rows (run_id TEXT, attempt INTEGER, step BIGINT, name TEXT, layer BIGINT, value DOUBLE);
 
 CREATE TABLE quarantine (path TEXT, byte_offset BIGINT, reason TEXT, content TEXT);
 
 -- How far each file has been read: rows before byte_offset are in the tables above.
 CREATE TABLE ledger (path TEXT, byte_offset BIGINT);
 
--- What analysis reads: exactly one row per (run, step), whatever kills and rewinds came between.
+-- What analysis reads: exactly one row per (run, step) or (run, step, name, layer), whatever kills and rewinds came between.
 -- An evaluation before the first update (step 0) belongs to the last attempt that started at 0.
 CREATE VIEW train AS
 SELECT t.* FROM train_rows t JOIN attempts a USING (run_id, attempt)
@@ -54,3 +56,7 @@ CREATE VIEW evals AS
 SELECT e.* FROM eval_rows e JOIN attempts a USING (run_id, attempt)
 WHERE (e.step > a.resume_step AND (a.until_step IS NULL OR e.step <= a.until_step))
    OR (e.step = 0 AND a.resume_step = 0 AND (a.until_step IS NULL OR a.until_step > 0));
+
+CREATE VIEW telemetry AS
+SELECT t.* FROM telemetry_rows t JOIN attempts a USING (run_id, attempt)
+WHERE t.step > a.resume_step AND (a.until_step IS NULL OR t.step <= a.until_step);

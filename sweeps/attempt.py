@@ -6,7 +6,7 @@ import logging
 import os
 import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -39,6 +39,9 @@ class RecordSink:
 
     def eval_row(self, row: Mapping[str, float | int | str]) -> None:
         self.attempt.eval_row(row)
+
+    def telemetry_rows(self, rows: Sequence[Mapping[str, float | int | str]]) -> None:
+        self.attempt.telemetry_rows(rows)
 
     def save_checkpoint(self, step: int, blobs: Blobs) -> None:
         self.attempt.save_checkpoint(step, blobs)

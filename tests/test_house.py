@@ -30,7 +30,7 @@ WITHOUT_TORCH = ("lmcore.config", "lmcore.count", "results", "analysis")
 LMCORE_LAYERS = (
     ("typed",),
     ("config",),
-    ("count", "init", "schedule", "norm", "position", "mask", "cache", "switches"),
+    ("count", "init", "schedule", "norm", "position", "mask", "cache", "switches", "telemetry"),
     ("attention", "ffn"),
     ("block",),
     ("model",),

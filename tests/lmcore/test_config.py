@@ -122,6 +122,7 @@ def test_identity_leaves_out_defaults_paths_and_logging() -> None:
             "model.d_ff": 344,  # what would be derived
             "train.log_every": 7,
             "train.checkpoint_every": 3,
+            "train.telemetry_every": 5,
             "train.weight_decay": 0.1,
         },
     )

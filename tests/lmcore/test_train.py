@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +42,7 @@ class Memory:
         self.stop_at = stop_at
         self.rows: list[dict[str, Any]] = []
         self.evals: list[dict[str, Any]] = []
+        self.telemetry: list[dict[str, Any]] = []
         self.checkpoints: dict[int, dict[str, bytes]] = {}
 
     def train_row(self, row: Mapping[str, float | int]) -> None:
@@ -49,6 +50,9 @@ class Memory:
 
     def eval_row(self, row: Mapping[str, float | int | str]) -> None:
         self.evals.append(dict(row))
+
+    def telemetry_rows(self, rows: Sequence[Mapping[str, float | int | str]]) -> None:
+        self.telemetry += [dict(row) for row in rows]
 
     def save_checkpoint(self, step: int, blobs: Mapping[str, bytes]) -> None:
         self.checkpoints[step] = dict(blobs)
