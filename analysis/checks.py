@@ -9,6 +9,7 @@ import polars as pl
 from analysis.frames import arms_of, changes_between_arms, runs_frame
 from analysis.provenance import Provenance, attempts_frame, listed, provenance
 from analysis.select import Plan
+from analysis.spikes import by_run, spikes
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -36,6 +37,7 @@ def warnings_for(con: "DuckDBPyConnection", plan: Plan) -> list[Notice]:
         *_unmatched(runs),
         *_few_seeds(runs),
         *_budgets(runs, plan),
+        *_spikes(runs, by_run(spikes(con, plan))),
     ]
     return sorted(notices, key=lambda notice: not notice.serious)
 
@@ -124,3 +126,20 @@ def _budgets(runs: pl.DataFrame, plan: Plan) -> Iterator[Notice]:
                 f"{arm} changes more than its subject: {what}. Give all arms the same, "
                 "or say that each was tuned with the same effort.",
             )
+
+
+def _spikes(runs: pl.DataFrame, found: pl.DataFrame) -> Iterator[Notice]:
+    """Runs whose training loss jumped and that went on; of one that diverged enough is said."""
+    rows = found.join(runs.filter(pl.col("outcome") == "diverged"), on="run_id", how="anti").to_dicts()
+    if rows:
+        names = [
+            f"{row['arm']} seed {row['seed']} ({row['n']} {'step' if row['n'] == 1 else 'steps'}, "
+            f"the highest {row['excess']:+.3f} nats at step {row['step']})"
+            for row in rows[:12]
+        ]
+        more = f"; and {len(rows) - 12} more" if len(rows) > 12 else ""
+        yield Notice(
+            "loss_spikes",
+            f"The training loss spiked in {len(rows)} of {len(runs)} runs: {'; '.join(names)}{more}. A spike near the "
+            "end is in the final loss; see whether the run came back, else lower the learning rate or lengthen warmup.",
+        )

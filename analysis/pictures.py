@@ -17,6 +17,7 @@ from analysis.figures import difference_figure, final_figure, flops_figure, fore
 from analysis.flops import flops_shares
 from analysis.frames import runs_frame
 from analysis.select import Plan
+from analysis.telemetry import QUANTITIES, means, telemetry_figure
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -29,7 +30,8 @@ CUT_NOTE = "The early fall is cut off."
 
 @dataclass(frozen=True)
 class Picture:
-    """`name` is the stem of its files; `part` is where it stands: results, compute, or one of `curves.AXES`."""
+    """`name` is the stem of its files; `part` is where it stands: results, compute, telemetry, or one of
+    `curves.AXES`."""
 
     name: str
     title: str
@@ -64,7 +66,7 @@ class Picture:
 
 
 def pictures_for(con: "DuckDBPyConnection", plan: Plan, looks: dict[str, Look]) -> list[Picture]:
-    """Every picture that the record has something for: results, curves over each axis, compute."""
+    """Every picture that the record has something for: results, curves over each axis, compute, telemetry."""
     runs, shares = runs_frame(con, plan), flops_shares(con, plan)
     pictures = []
     if (runs["outcome"] == "done").any():
@@ -75,7 +77,7 @@ def pictures_for(con: "DuckDBPyConnection", plan: Plan, looks: dict[str, Look]) 
     if len(shares):
         caption = "Exact causal count; percent: share of the arm. Equal lengths: arms matched in compute."
         pictures.append(Picture("flops", "Forward FLOPs by component", caption, flops_figure(shares), "compute"))
-    return pictures
+    return pictures + _telemetry(con, plan, looks)
 
 
 def _forest(runs: pl.DataFrame, baseline: str, smallest: float | None, looks: dict[str, Look]) -> Picture:
@@ -104,4 +106,15 @@ def _curves(con: "DuckDBPyConnection", plan: Plan, looks: dict[str, Look]) -> li
         if len(train):
             figure = loss_figure(train, axis, "Training loss, smoothed", looks)
             pictures.append(Picture(f"train_loss_{axis}", "Training loss", f"{smoothing} {CUT_NOTE}", figure, axis))
+    return pictures
+
+
+def _telemetry(con: "DuckDBPyConnection", plan: Plan, looks: dict[str, Look]) -> list[Picture]:
+    rows = means(con, plan)
+    pictures = []
+    for quantity, (title, _, _) in QUANTITIES.items():
+        part = rows.filter(pl.col("quantity") == quantity)
+        if len(part):
+            figure = telemetry_figure(part, quantity, looks)
+            pictures.append(Picture(quantity, title, f"{title}, mean over seeds.", figure, "telemetry"))
     return pictures

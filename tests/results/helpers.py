@@ -84,6 +84,10 @@ def eval_row(step: int, loss: float = 1.5, split: str = "val") -> dict[str, Any]
     }
 
 
+def telemetry_rows(step: int, value: float = 0.5, layers: int = 2) -> list[dict[str, Any]]:
+    return [{"step": step, "name": "activation_rms", "layer": layer, "value": value} for layer in range(layers)]
+
+
 def finished(home: Home, number: int, steps: int = 5) -> RunFolder:
     """A run that is done, with one train row per step and an evaluation at both ends."""
     run = new_run(home, number)

@@ -28,6 +28,7 @@ from tests.results.helpers import (
     small_disk,
     spec,
     started,
+    telemetry_rows,
     train_row,
     without_fsync,
 )
@@ -129,6 +130,46 @@ def test_a_record_cut_at_any_byte_loses_that_record_alone(home: Home) -> None:
     incremental = content_hash(home), quarantined(home)
     ingest(home, rebuild=True)
     assert (content_hash(home), quarantined(home)) == incremental
+
+
+def test_telemetry_cut_within_a_step_is_owned_by_who_makes_the_step_again(home: Home) -> None:
+    run = new_run(home)
+    torn = started(run)
+    for step in (1, 2, 3):
+        torn.telemetry_rows(telemetry_rows(step, value=1.0))
+    torn.close()
+    path = torn.path / "telemetry.csv"
+    path.write_bytes(path.read_bytes()[:-5])  # step 3 has its row of layer 0, and a torn one of layer 1
+    ingest(home)
+    assert quarantined(home) == [], "it is still running"
+    resumed = started(run, resume_step=2)
+    for step in (3, 4):
+        resumed.telemetry_rows(telemetry_rows(step, value=2.0))
+    resumed.close()
+    assert ingest(home).rows_new == 4
+    torn_tail = path.stat().st_size - len(b"3,activation_rms,1")
+    assert [row[1:3] for row in quarantined(home)] == [(torn_tail, "torn tail")]
+    found = query.rows(home, "SELECT step, layer, value FROM telemetry ORDER BY ALL")
+    wanted = [(1, 1.0), (2, 1.0), (3, 2.0), (4, 2.0)]
+    assert [tuple(row.values()) for row in found] == [(step, layer, v) for step, v in wanted for layer in (0, 1)]
+    incremental = content_hash(home)
+    ingest(home, rebuild=True)
+    assert content_hash(home) == incremental
+
+
+def test_telemetry_of_a_file_that_shrank_is_forgotten_and_its_bad_lines_are_named(home: Home) -> None:
+    attempt = started(new_run(home))
+    for step in (1, 2):
+        attempt.telemetry_rows(telemetry_rows(step))
+    attempt.close()
+    ingest(home)
+    path = attempt.path / "telemetry.csv"
+    path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:3]) + b"2,,0,1.0\n")
+    assert ingest(home).bad_files == [(path.relative_to(home.path).as_posix(), "bad line")]
+    assert query.rows(home, "SELECT step, layer FROM telemetry ORDER BY ALL") == [
+        {"step": 1, "layer": 0},
+        {"step": 1, "layer": 1},
+    ]
 
 
 def test_the_tail_of_a_running_attempt_is_neither_a_row_nor_a_fault(home: Home) -> None:

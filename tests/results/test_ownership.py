@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from results import query
 from results.home import Home
 from results.ingest import content_hash, ingest
-from tests.results.helpers import eval_row, must_claim, new_run, run_id, train_row, without_fsync
+from tests.results.helpers import eval_row, must_claim, new_run, run_id, telemetry_rows, train_row, without_fsync
 
 Timeline = dict[int, float]
 
@@ -28,11 +28,12 @@ lives = st.builds(Life, st.integers(0, 12), st.integers(0, 9), st.integers(0, 9)
 histories = st.lists(st.lists(lives, max_size=6), min_size=1, max_size=6)
 
 
-def live(home: Home, number: int, history: list[Life], every: int) -> tuple[Timeline, Timeline]:
-    """Write the files of one run, and tell what its train and evaluation rows must be."""
+def live(home: Home, number: int, history: list[Life], every: int) -> tuple[Timeline, Timeline, Timeline]:
+    """Write the files of one run, and tell what its rows must be: train, evaluation, telemetry of each layer."""
     run = new_run(home, number)
     train: Timeline = {}
     evals: Timeline = {}
+    seen: Timeline = {}
     reached = 0
     for index, life in enumerate(history):
         attempt = must_claim(run)
@@ -42,6 +43,7 @@ def live(home: Home, number: int, history: list[Life], every: int) -> tuple[Time
         attempt.start(resume, {})
         train = {step: loss for step, loss in train.items() if step <= resume}
         evals = {step: loss for step, loss in evals.items() if step <= resume and (step or resume)}
+        seen = {step: value for step, value in seen.items() if step <= resume}
         if resume == 0:
             attempt.eval_row(eval_row(0, loss=float(index)))
             evals[0] = float(index)
@@ -51,9 +53,11 @@ def live(home: Home, number: int, history: list[Life], every: int) -> tuple[Time
             if step % every == 0:
                 attempt.eval_row(eval_row(step, loss=float(index)))
                 evals[step] = float(index)
+                attempt.telemetry_rows(telemetry_rows(step, value=float(index)))
+                seen[step] = float(index)
         reached = resume + life.steps
         attempt.close()
-    return train, evals
+    return train, evals, seen
 
 
 @settings(max_examples=15, deadline=None)
@@ -77,6 +81,13 @@ def test_every_step_exactly_once_over_any_history(
                 for step, loss in sorted(timelines[index].items())
             ]
             assert found == wanted
+        found = query.rows(home, "SELECT run_id, step, layer, value FROM telemetry ORDER BY ALL")
+        assert found == [
+            {"run_id": name, "step": step, "layer": layer, "value": value}
+            for name, timelines in expected.items()
+            for step, value in sorted(timelines[2].items())
+            for layer in (0, 1)
+        ]
         incremental = content_hash(home)
         ingest(home, rebuild=True)
         assert content_hash(home) == incremental

@@ -12,7 +12,7 @@ from results import query
 from results.home import Home
 from results.ingest import ingest
 from results.rows import COLUMNS, RowLog
-from tests.results.helpers import eval_row, new_run, started, train_row
+from tests.results.helpers import eval_row, new_run, started, telemetry_rows, train_row
 
 floats = st.lists(st.floats(), min_size=1, max_size=200)
 
@@ -25,12 +25,13 @@ def test_floats_come_back_bit_for_bit_through_file_and_database(home: Home, loss
     for step, loss in enumerate(losses, start=1):
         attempt.train_row(train_row(step, loss))
         attempt.eval_row(eval_row(step, loss))
+        attempt.telemetry_rows(telemetry_rows(step, loss, layers=1))
     attempt.finish("preempted")
     attempt.close()
     assert ingest(home).bad_files == []
     with query.open(home) as con:
-        for view in ("train", "evals"):
-            found = con.execute(f"SELECT loss FROM {view} WHERE run_id = ? ORDER BY step", [run.run_id]).fetchall()
+        for view, column in (("train", "loss"), ("evals", "loss"), ("telemetry", "value")):
+            found = con.execute(f"SELECT {column} FROM {view} WHERE run_id = ? ORDER BY step", [run.run_id]).fetchall()
             assert [repr(loss) for (loss,) in found] == [repr(abs(x) if math.isnan(x) else x) for x in losses]
 
 
@@ -51,6 +52,22 @@ def test_a_row_is_visible_at_once_as_one_write(home: Home, monkeypatch: pytest.M
     assert [data.count(b"\n") for data in writes] == [2, 1], "the header travels with the first row"
     assert writes[0].startswith(b"step,tokens,flops,wall_s,loss,lr,grad_norm,tokens_per_s\n1,10,600.0,0.1,1.5,")
     assert b",nan," in writes[1]
+    attempt.close()
+
+
+def test_the_rows_of_a_step_are_one_write_or_none(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    attempt = started(new_run(home))
+    path = attempt.path / "telemetry.csv"
+    attempt.telemetry_rows(telemetry_rows(1))
+    whole = b"step,name,layer,value\n1,activation_rms,0,0.5\n1,activation_rms,1,0.5\n"
+    assert path.read_bytes() == whole
+    with pytest.raises(ValueError, match="plain word"):
+        attempt.telemetry_rows([*telemetry_rows(2), {"step": 2, "name": "a,b", "layer": 0, "value": 1.0}])
+    real_write = os.write
+    monkeypatch.setattr("results.rows.os.write", lambda fd, data: real_write(fd, data[:30]))
+    with pytest.raises(OSError, match="no space"):
+        attempt.telemetry_rows(telemetry_rows(3))
+    assert path.read_bytes() == whole
     attempt.close()
 
 
