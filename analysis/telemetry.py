@@ -1,4 +1,4 @@
-"""The inside of the models over training: one picture per quantity, one small panel per layer or group of parameters."""
+"""The inside of the models over training: one picture per quantity, small panels per layer or parameter group."""
 
 import math
 from typing import TYPE_CHECKING
@@ -64,9 +64,9 @@ def telemetry_figure(rows: pl.DataFrame, quantity: str, looks: dict[str, Look]) 
             axes.set_visible(False)
         for axes in grid[max(0, len(panels) - across) : len(panels)]:
             axes.tick_params(labelbottom=True)
+            axes.set_xlabel("optimiser steps")
         figure.suptitle(title, x=0.01, ha="left", fontweight="bold", fontsize=STYLE["axes.titlesize"])
         figure.supylabel(unit, fontsize=8)
-        figure.supxlabel("optimiser steps", fontsize=8)
         handles, labels = grid[0].get_legend_handles_labels()
         figure.legend(handles, labels, ncols=4, loc="outside lower center", frameon=False, fontsize=8, handlelength=1.5)
         return figure
