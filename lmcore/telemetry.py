@@ -71,7 +71,9 @@ def update_ratios(before: Weights, after: Weights) -> list[Reading]:
 
 def joint_norm(tensors: Sequence[Tensor]) -> Tensor:
     """Euclidean norm of all entries of all tensors together, float32."""
-    return torch.stack([tensor.float().norm() for tensor in tensors]).norm()
+    norms = [torch.linalg.vector_norm(tensor.float()) for tensor in tensors]
+    together: Tensor = torch.linalg.vector_norm(torch.stack(norms))
+    return together
 
 
 def rms(x: Tensor) -> Tensor:
@@ -81,7 +83,8 @@ def rms(x: Tensor) -> Tensor:
 
 def entropy(scores: Tensor) -> Tensor:
     """Mean over all queries of the entropy of softmax(scores), in nats. scores (..., T, S), -inf where hidden."""
-    return torch.special.entr(scores.float().softmax(dim=-1)).sum(dim=-1).mean()
+    of_queries: Tensor = torch.special.entr(scores.float().softmax(dim=-1)).sum(dim=-1)
+    return of_queries.mean()
 
 
 @torch.no_grad()
