@@ -8,7 +8,7 @@ Names of the rows; `layer` counts from 0, and MODEL stands for the whole model:
 
 update_ratio/GROUP    ||change of the weights|| / ||weights before|| in one update, per group of parameters
 activation_rms        root mean square of the residual stream after a block
-attention_max_logit   largest score before the softmax (Dehghani et al. 2023, section 2.1; Wortsman et al. 2023)
+attention_max_logit   largest score before the softmax (Dehghani et al. 2023; Wortsman et al. 2023)
 attention_entropy     mean entropy of the attention weights of a query, in nats (Zhai et al. 2023)
 log_normaliser        mean over tokens of logsumexp(logits), in nats (Chowdhery et al. 2022, section 5)
 """
