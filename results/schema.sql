@@ -39,6 +39,12 @@ CREATE TABLE eval_rows (
     bits_per_byte DOUBLE
 );
 
+-- `lab decode`: what generating with a run's model costs. Seconds; bytes of the whole batch's cache.
+CREATE TABLE decode (
+    run_id TEXT, batch INTEGER, prompt INTEGER, new INTEGER, prefill_s DOUBLE, token_s DOUBLE, tokens_per_s DOUBLE,
+    cache_bytes BIGINT, cache_bytes_counted BIGINT, device TEXT, measured_at TEXT
+);
+
 CREATE TABLE quarantine (path TEXT, byte_offset BIGINT, reason TEXT, content TEXT);
 
 -- How far each file has been read: rows before byte_offset are in the tables above.
