@@ -80,7 +80,7 @@ def pictures_for(con: "DuckDBPyConnection", plan: Plan, looks: dict[str, Look]) 
             pictures.append(_forest(runs, plan.baseline, plan.smallest_effect, looks))
     if len(cost := decode_costs(con, plan)):
         caption = (
-            f"Batch {cost['batch'][0]}, measured with the first seed's model. Size of a dot: bytes of its KV cache."
+            f"Batch {cost['batch'][0]}, measured with the first seed's model. A dot's size: bytes of its KV cache."
         )
         pictures.append(Picture("decode", "Loss against decode speed", caption, decode_figure(cost, looks)))
     pictures += _curves(con, plan, looks)

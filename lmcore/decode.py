@@ -51,7 +51,7 @@ def measure(model: LM, batch: int, prompt: int, new: int, rounds: int = 3) -> De
 
 
 def cache_bytes(config: ModelConfig, tokens: int, bytes_per_element: int) -> int:
-    """Bytes of one sequence's cache after `tokens` tokens: a local layer keeps window - 1 of them for the next query."""
+    """Bytes of one sequence's cache after `tokens` tokens; a local layer keeps window - 1, for the next query."""
     per_layer = kv_bytes_per_token(config, bytes_per_element) // config.n_layer
     windows = (config.layer_window(kind) for kind in config.layer_kinds)
     return per_layer * sum(tokens if window is None else min(tokens, window - 1) for window in windows)
