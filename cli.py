@@ -182,6 +182,21 @@ def generate(
 
 
 @app.command()
+def decode(
+    name: str,
+    batch: Annotated[list[int], typer.Option(min=1, help="Sequences at once; may be repeated.")] = [1, 8],  # noqa: B006
+    prompt: Annotated[int, typer.Option(min=1, help="Tokens of the prompt.")] = 64,
+    tokens: Annotated[int, typer.Option(min=1, help="New tokens.")] = 64,
+    as_json: JsonFlag = False,
+    home: HomeOption = None,
+) -> None:
+    """Measure what generating costs with the model of each arm of a sweep; stored beside the loss."""
+    from sweeps import commands
+
+    _rows(commands.decode(name, _home(home), batch, prompt, tokens), as_json)
+
+
+@app.command()
 def export(
     run: str,
     hf: Annotated[Path, typer.Option(help="Folder to write for transformers (safetensors).")],

@@ -132,6 +132,19 @@ def forest_figure(runs: pl.DataFrame, baseline: str, smallest_effect: float | No
         return figure
 
 
+def decode_figure(rows: pl.DataFrame, looks: dict[str, Look]) -> Figure:
+    """Final validation loss against decode speed at the largest batch: up and left is worse, down and right better."""
+    with canvas() as (figure, axes):
+        for row in rows.iter_rows(named=True):
+            look = looks[row["arm"]]
+            axes.plot([row["tokens_per_s"]], [row["val_loss"]], "o", color=look.color, ms=4 + 6 * row["share"])
+            note = f" {shown(row['arm'], 20)}"
+            axes.annotate(note, (row["tokens_per_s"], row["val_loss"]), color=look.color, va="center")
+        axes.margins(x=0.25, y=0.2)
+        axes.set(title="Loss against decode speed", xlabel="decoded tokens per second", ylabel="nats per token")
+        return figure
+
+
 def _height(rows: int) -> float:
     return max(2.0, min(HEIGHT, 1.1 + 0.42 * rows), 1.1 + 0.3 * rows)
 

@@ -24,6 +24,16 @@ ORDER BY p.ord
 """
 
 
+DECODE_SQL = """
+WITH mine AS (SELECT p.arm, d.*, row_number() OVER (PARTITION BY p.arm ORDER BY d.batch DESC, p.ord) AS n
+    FROM decode d JOIN plan_runs p USING (run_id) WHERE p.sweep = $sweep AND p.plan_id = $plan_id),
+losses AS (SELECT p.arm, avg(r.val_loss) AS val_loss FROM plan_runs p JOIN runs r USING (run_id)
+    WHERE p.sweep = $sweep AND p.plan_id = $plan_id AND r.state = 'DONE' AND isfinite(r.val_loss) GROUP BY p.arm)
+SELECT arm, batch, tokens_per_s, cache_bytes, cache_bytes / max(cache_bytes) OVER () AS share, val_loss
+FROM mine JOIN losses USING (arm) WHERE n = 1 ORDER BY arm
+"""
+
+
 def query(con: "DuckDBPyConnection", sql: str, plan: Plan) -> pl.DataFrame:
     """Run `sql`, in which $sweep and $plan_id stand for the plan."""
     rows: pl.DataFrame = con.sql(sql, params={"sweep": plan.sweep, "plan_id": plan.plan_id}).pl()
@@ -36,6 +46,12 @@ def runs_frame(con: "DuckDBPyConnection", plan: Plan) -> pl.DataFrame:
     `outcome` is done, diverged, failed or unfinished. Only `done` runs have a final loss that counts.
     """
     return query(con, RUNS_SQL, plan)
+
+
+def decode_costs(con: "DuckDBPyConnection", plan: Plan) -> pl.DataFrame:
+    """What `lab decode` measured at its largest batch, a row per arm: tokens_per_s, cache_bytes, their `share` of the
+    largest, and the arm's mean final loss."""
+    return query(con, DECODE_SQL, plan)
 
 
 def arms_of(runs: pl.DataFrame) -> list[str]:

@@ -13,9 +13,16 @@ from matplotlib.figure import Figure
 
 from analysis import curves
 from analysis.draw import STYLE, Look
-from analysis.figures import difference_figure, final_figure, flops_figure, forest_figure, loss_figure
+from analysis.figures import (
+    decode_figure,
+    difference_figure,
+    final_figure,
+    flops_figure,
+    forest_figure,
+    loss_figure,
+)
 from analysis.flops import flops_shares
-from analysis.frames import runs_frame
+from analysis.frames import decode_costs, runs_frame
 from analysis.select import Plan
 from analysis.telemetry import QUANTITIES, means, telemetry_figure
 
@@ -73,6 +80,11 @@ def pictures_for(con: "DuckDBPyConnection", plan: Plan, looks: dict[str, Look]) 
         pictures.append(Picture("final", "Final validation loss", FINAL, final_figure(runs, looks)))
         if plan.baseline in looks and len(looks) > 1:
             pictures.append(_forest(runs, plan.baseline, plan.smallest_effect, looks))
+    if len(cost := decode_costs(con, plan)):
+        caption = (
+            f"Batch {cost['batch'][0]}, measured with the first seed's model. A dot's size: bytes of its KV cache."
+        )
+        pictures.append(Picture("decode", "Loss against decode speed", caption, decode_figure(cost, looks)))
     pictures += _curves(con, plan, looks)
     if len(shares):
         caption = "Exact causal count; percent: share of the arm. Equal lengths: arms matched in compute."

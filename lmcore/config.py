@@ -235,7 +235,9 @@ class TrainConfig(Config):
     decay_all: bool = Field(default=False, description="decay vectors and embeddings too, not only matrices")
     z_loss: float = Field(default=0.0, ge=0, description="times the mean squared log-normaliser, added to the loss")
     clip: float | None = Field(default=1.0, gt=0, description="global gradient norm limit; none: no clipping")
-    precision: Literal["float32", "bf16"] = Field(default="float32", description="of matrix products; weights float32")
+    precision: Literal["float32", "bf16", "bf16_weights"] = Field(
+        default="float32", description="bf16: matrix products; bf16_weights: weights too, with float32 masters"
+    )
     attention: Literal["fused", "plain"] = Field(default="fused", description="kernel; both compute the same function")
     threads: int = Field(default=1, ge=1, description="CPU threads of this run; changes the last bits of a sum")
     eval_every: int = Field(default=100, ge=1)

@@ -22,11 +22,12 @@ class Norm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         wide = x if x.dtype == torch.float64 else x.float()
-        gain = self.gain if self.gain is None or not self.offset else 1 + self.gain
+        gain = None if self.gain is None else self.gain.to(wide.dtype) + (1 if self.offset else 0)
+        bias = None if self.bias is None else self.bias.to(wide.dtype)
         if self.kind == "layernorm":
-            return F.layer_norm(wide, self.shape, gain, self.bias, self.eps).type_as(x)
+            return F.layer_norm(wide, self.shape, gain, bias, self.eps).type_as(x)
         y = F.rms_norm(wide, self.shape, gain, self.eps)
-        return (y if self.bias is None else y + self.bias).type_as(x)
+        return (y if bias is None else y + bias).type_as(x)
 
 
 def stream_norm(config: ModelConfig) -> Norm:

@@ -1,6 +1,7 @@
 """The training of ONE run. It knows no files, no scheduler and no database: everything goes through a `Sink`."""
 
 import contextlib
+import copy
 import hashlib
 import math
 import time
@@ -96,9 +97,12 @@ class _Run:
 
     def __init__(self, config: RunConfig, data: TokenData, sink: Sink, device: str, resume: Blobs | None) -> None:
         self.config, self.data, self.sink, self.device = config, data, sink, torch.device(device)
-        self.model = LM(config.model, seed=config.seed, path=config.train.attention).to(self.device)
-        self.optimizers = optim.build(self.model.named_parameters(), config.train)
-        self.progress = checkpoint.unpack(resume, self.model, self.optimizers) if resume else Progress()
+        # What the optimiser updates and what is saved: float32 always. `model` is the same module, or its bf16 copy.
+        self.master = LM(config.model, seed=config.seed, path=config.train.attention).to(self.device)
+        self.optimizers = optim.build(self.master.named_parameters(), config.train)
+        self.progress = checkpoint.unpack(resume, self.master, self.optimizers) if resume else Progress()
+        half = config.train.precision == "bf16_weights"
+        self.model = copy.deepcopy(self.master).to(torch.bfloat16) if half else self.master
         self.flops_per_token = train_flops_per_token(config.model)
         self.last_train: TrainRow | None = None
         self.last_eval: EvalRow | None = None
@@ -143,11 +147,13 @@ class _Run:
         optim.set_lr(self.optimizers, lr)
         inputs, targets = self.batch(step)
         loss = self.accumulate(step, inputs, targets)
+        self.lift_gradients()
         limit = math.inf if train.clip is None else train.clip
-        grad_norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), limit)
+        grad_norm = torch.nn.utils.clip_grad_norm_(self.master.parameters(), limit)
         finite = bool(torch.isfinite(loss)) and bool(torch.isfinite(grad_norm))
         if finite:
             optim.step(self.optimizers)
+            self.lower_weights()
         optim.zero_grad(self.optimizers)
         seconds = time.perf_counter() - began
         self.progress = Progress(step, self.progress.wall_s + seconds)
@@ -162,11 +168,11 @@ class _Run:
         every = self.config.train.telemetry_every
         if not every or step % every:
             return None
-        return telemetry.copied(telemetry.grouped(self.model.named_parameters()))
+        return telemetry.copied(telemetry.grouped(self.master.named_parameters()))
 
     def look_inside(self, inputs: Tensor, before: telemetry.Weights) -> None:
         """Telemetry rows of the update just made, and of the model after it on the first sequences of the batch."""
-        ratios = telemetry.update_ratios(before, telemetry.grouped(self.model.named_parameters()))
+        ratios = telemetry.update_ratios(before, telemetry.grouped(self.master.named_parameters()))
         few = inputs[: max(1, telemetry.TOKENS // inputs.shape[1])]
         self.model.eval()
         # forward, not a call: a call may run compiled code, and the hooks would have it compiled anew.
@@ -174,6 +180,22 @@ class _Run:
             seen = telemetry.forward_readings(self.model.forward, list(self.model.blocks), few)
         self.model.train()
         self.sink.telemetry_rows(telemetry.rows(self.progress.step, [*ratios, *seen]))
+
+    def lift_gradients(self) -> None:
+        """From the bf16 weights to their float32 masters, where there are two."""
+        if self.model is self.master:
+            return
+        for master, parameter in zip(self.master.parameters(), self.model.parameters(), strict=True):
+            master.grad = None if parameter.grad is None else parameter.grad.float()
+            parameter.grad = None
+
+    def lower_weights(self) -> None:
+        """The masters rounded into the bf16 weights, where there are two: small updates add up in the masters."""
+        if self.model is self.master:
+            return
+        with torch.no_grad():
+            for master, parameter in zip(self.master.parameters(), self.model.parameters(), strict=True):
+                parameter.copy_(master)
 
     def accumulate(self, step: int, inputs: Tensor, targets: Tensor) -> Tensor:
         """Gradients of the mean loss over the batch, by micro-batches; returns the mean cross-entropy."""
@@ -205,8 +227,8 @@ class _Run:
             return cast(Tensor, self.model(inputs)).float()
 
     def precision(self) -> contextlib.AbstractContextManager[object]:
-        """bf16 matrix products over float32 weights, or plain float32."""
-        if self.config.train.precision == "float32":
+        """bf16 matrix products over float32 weights; otherwise the weights' own dtype decides."""
+        if self.config.train.precision != "bf16":
             return contextlib.nullcontext()
         return torch.autocast(self.device.type, torch.bfloat16)
 
@@ -227,7 +249,7 @@ class _Run:
 
     def save(self) -> None:
         """Hand the whole state to the sink."""
-        self.sink.save_checkpoint(self.progress.step, checkpoint.pack(self.model, self.optimizers, self.progress))
+        self.sink.save_checkpoint(self.progress.step, checkpoint.pack(self.master, self.optimizers, self.progress))
 
     def end(self, ending: Ending, stop_reason: str | None = None) -> Outcome:
         """What is known at the end; the numbers of a finished run go into its DONE record."""
@@ -238,7 +260,7 @@ class _Run:
             "flops": self.flops,
             "wall_s": wall_s,
             "tokens_per_s": self.tokens / wall_s if wall_s else 0.0,
-            "weights_sha256": checkpoint.weights_sha256(self.model),
+            "weights_sha256": checkpoint.weights_sha256(self.master),
         }
         if self.last_train:
             summary["train_loss"] = self.last_train.loss

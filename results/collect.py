@@ -14,6 +14,7 @@ from results.rows import COLUMNS, RowKind
 from results.state import RunState, State, run_state
 
 Row = dict[str, Any]
+SMALL_TABLES = ("plans", "plan_runs", "runs", "attempts", "snapshots", "decode")
 
 
 @dataclass(frozen=True)
@@ -33,9 +34,7 @@ class Survey:
     """What the files of a home say, by table, and which of them could not be used."""
 
     home: Home
-    tables: dict[str, list[Row]] = field(
-        default_factory=lambda: {name: [] for name in ("plans", "plan_runs", "runs", "attempts", "snapshots")}
-    )
+    tables: dict[str, list[Row]] = field(default_factory=lambda: {name: [] for name in SMALL_TABLES})
     bad: list[tuple[str, str]] = field(default_factory=list)
     row_files: list[RowFile] = field(default_factory=list)
 
@@ -153,8 +152,21 @@ def _add_run(found: Survey, run: RunFolder) -> None:
     with found.tolerating(run.path / "DONE.json"):
         value = run.done() or {}
         done = {name: convert(value.get(name)) for name, convert in _FINAL.items()}
+    with found.tolerating(run.path / "decode.json"):
+        found.tables["decode"].extend(_decode(run.run_id, read_json(run.path / "decode.json") or {}))
     with found.tolerating(run.path / "spec.json"):
         found.tables["runs"].append({**_spec(run.spec()), "run_id": run.run_id, **_state(state), **done})
+
+
+def _decode(run_id: str, value: Row) -> Iterator[Row]:
+    for row in value.get("rows", []):
+        yield {
+            "run_id": run_id,
+            **{name: integer(row[name]) for name in ("batch", "prompt", "new", "cache_bytes", "cache_bytes_counted")},
+            **{name: real(row[name]) for name in ("prefill_s", "token_s", "tokens_per_s")},
+            "device": text(value.get("device")),
+            "measured_at": text(value.get("measured_at")),
+        }
 
 
 _FINAL = {

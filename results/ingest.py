@@ -24,8 +24,6 @@ log = logging.getLogger(__name__)
 SCHEMA = Path(__file__).with_name("schema.sql")
 WAIT_S = 30.0
 
-_SMALL_TABLES = ("plans", "plan_runs", "runs", "attempts", "snapshots")
-
 # A run that is not done shows where its one timeline has come to. A run that was resumed only to be declared done
 # knows its last training loss from its rows alone.
 _FINAL_FROM_ROWS = """
@@ -106,7 +104,7 @@ def _fill(private: Path, survey: collect.Survey) -> tuple[int, list[tuple[str, s
         _create_schema(con) if empty else _check_schema(con)
         con.execute("BEGIN")
         rows_new = _add_rows(con, survey)
-        for table in _SMALL_TABLES:
+        for table in collect.SMALL_TABLES:
             con.execute(f"DELETE FROM {table}")
             _insert(con, table, survey.tables[table])
         con.execute(_FINAL_FROM_ROWS)

@@ -137,6 +137,10 @@ class RunFolder:
         """The content of DONE.json, or None; BadFile if it is torn."""
         return read_json(self.path / "DONE.json")
 
+    def record_decode(self, device: str, rows: Sequence[Mapping[str, float | int]]) -> None:
+        """What generating with this run's model costs; the newest measurement replaces the one before."""
+        write_json(self.path / "decode.json", {"device": device, "measured_at": now(), "rows": list(rows)})
+
     def request_cancel(self, by: str) -> None:
         """Ask whoever runs or would run this to stop."""
         write_json(self.path / "cancel.json", {"by": by, "requested_at": now()})

@@ -41,6 +41,12 @@ CREATE TABLE eval_rows (
 -- layer: from 0, or -1 for the whole model. What each name means: lmcore/telemetry.py.
 CREATE TABLE telemetry_rows (run_id TEXT, attempt INTEGER, step BIGINT, name TEXT, layer BIGINT, value DOUBLE);
 
+-- `lab decode`: what generating with a run's model costs. Seconds; bytes of the whole batch's cache.
+CREATE TABLE decode (
+    run_id TEXT, batch INTEGER, prompt INTEGER, new INTEGER, prefill_s DOUBLE, token_s DOUBLE, tokens_per_s DOUBLE,
+    cache_bytes BIGINT, cache_bytes_counted BIGINT, device TEXT, measured_at TEXT
+);
+
 CREATE TABLE quarantine (path TEXT, byte_offset BIGINT, reason TEXT, content TEXT);
 
 -- How far each file has been read: rows before byte_offset are in the tables above.

@@ -229,6 +229,21 @@ def cancel(name: str, home: Home) -> list[str]:
     return []
 
 
+def decode(name: str, home: Home, batches: Sequence[int], prompt: int, new: int) -> list[dict[str, Any]]:
+    """Cost of generating with the first finished run of every arm of a sweep. Raises SweepError."""
+    from sweeps.sample import decode_costs
+
+    found = stored.find_plan(home, name)
+    arms: dict[str, str] = {}
+    for run in found.runs:
+        if run["arm"] not in arms.values() and home.run(run["run_id"]).done():
+            arms[run["run_id"]] = run["arm"]
+    if not arms:
+        raise SweepError(f"no run of {name} is done yet")
+    rows = decode_costs(home, list(arms), batches, prompt, new)
+    return [{"arm": arms[row["run_id"]]} | row for row in rows]
+
+
 def flops(
     model: str | None, context: int | None, scale: str | None, sets: Sequence[str], home: Home
 ) -> dict[str, dict[str, Any]]:

@@ -105,11 +105,12 @@ def _launch(plan: Plan, home: Home, options: Options, code_hash: str) -> Launche
 def _is_granted(state: RunState, options: Options) -> bool:
     """Runs that a worker may claim although what it sees for itself forbids it.
 
-    Failed ones that are to be tried again (a full disk is no fault of the run: whoever calls again has made room);
-    lost ones, because only the launcher has asked the scheduler twice; unknown ones if the caller knows better.
+    Failed ones that are to be tried again: a full disk is no fault of the run, whoever calls again has made room; and
+    whoever calls after automatic retries have ended without progress wants another one. Lost ones, because only the
+    launcher has asked the scheduler twice. Unknown ones if the caller knows better.
     """
     if state.state is State.FAILED:
-        return options.retry_failed or state.kind == "disk"
+        return options.retry_failed or state.kind in ("disk", "no_progress")
     return state.state is State.LOST or (state.state is State.UNKNOWN and options.take_over)
 
 

@@ -1,6 +1,7 @@
 """Use what a run has trained: generate text from it, or hand it to another library."""
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import torch
 from lmcore import checkpoint, data
 from lmcore.config import read_config
 from lmcore.data import TokenData
+from lmcore.decode import measure
 from lmcore.generate import Sampling, generate
 from lmcore.model import LM
 from lmcore.tokenizer import Tokenizer
@@ -44,6 +46,20 @@ def continuations(home: Home, prefix: str, prompts: Sequence[str], new_tokens: i
     except ValueError as error:
         raise SweepError(f"cannot continue this prompt: {error}") from None
     return [tokenizer.decode(row.tolist()) for row in new]
+
+
+def decode_costs(
+    home: Home, run_ids: Sequence[str], batches: Sequence[int], prompt: int, new: int
+) -> list[dict[str, Any]]:
+    """Measure generation with each run's model, one after the other and on one thread, and record it with the run."""
+    torch.set_num_threads(1)
+    rows = []
+    for run_id in run_ids:
+        model, *_ = load_run(home, run_id)
+        costs = [asdict(measure(model, batch, prompt, new)) for batch in batches]
+        home.run(run_id).record_decode("cpu", costs)
+        rows += [{"run_id": run_id} | cost for cost in costs]
+    return rows
 
 
 def export(home: Home, prefix: str, folder: Path) -> dict[str, Any]:

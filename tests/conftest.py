@@ -21,7 +21,7 @@ def sweep():
         scales={
             "short": {},
             "medium": {"train.steps": 600, "train.checkpoint_every": 50, "train.eval_every": 300},
-            "long": {"train.steps": %(steps)d, "seeds": 1},
+            "long": {"train.steps": %(steps)d, "train.checkpoint_every": 2000, "seeds": 1},
         },
         default_scale="short",
     )

@@ -53,6 +53,12 @@ def _look_at_everything(user: User) -> None:
     assert [row["prompt"] for row in again[0]] == ["7 times", "8"]
     assert "cannot continue" in user.lab("generate", run, "--prompt", "", code=1).stderr
     assert "top_k" in user.lab("generate", run, "--prompt", "7", "--top-k", "0", code=1).stderr
+    costs = user.json("decode", "width", "--batch", "2", "--prompt", "4", "--tokens", "4")
+    assert [row["arm"] for row in costs] == ["relu", "swiglu"]
+    stored = user.json("sql", "SELECT run_id, cache_bytes, cache_bytes_counted FROM decode ORDER BY run_id")
+    assert [row["run_id"] for row in stored] == sorted(row["run_id"] for row in costs)
+    assert all(row["cache_bytes"] == row["cache_bytes_counted"] for row in stored)
+    assert any("decode" in path for path in user.json("report", "width")["images"])
     per_run = user.json("sql", "SELECT run_id, count(*) AS n, count(DISTINCT step) AS steps FROM train GROUP BY 1")
     assert [(row["n"], row["steps"]) for row in per_run] == [(30, 30)] * 4
     planned_is_logged = user.json(

@@ -254,6 +254,24 @@ def _parent(pid: int) -> int:
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
+def test_a_run_that_dies_without_progress_is_given_up_until_somebody_calls_again(user: User, sweep_file: Path) -> None:
+    user.lab("sweep", str(sweep_file), "--scale", "long", "--yes", "-j", "1", "--no-wait")
+    for attempt in range(1, 4):
+        found = f"runs/*/attempts/{attempt:04d}/start.json"
+        wait_until(lambda: list(user.home.glob(found)), "an attempt", 60)  # noqa: B023
+        run = next(user.home.glob(found)).parents[2].name
+        child = next(pid for pid in user.worker_pids() if _parent(pid) in user.worker_pids())
+        if user.json("show", run)["checkpoints"]:
+            pytest.skip("it was quick enough to save a checkpoint")
+        os.kill(child, signal.SIGKILL)
+    wait_until(lambda: "FAILED" in user.states("width"), "it to be given up", 60)
+    user.kill_workers()
+    state = next(r for r in user.json("status", "width")["runs"] if r["state"] == "FAILED")
+    assert state["kind"] == "no_progress"
+    user.lab("sweep", str(sweep_file), "--scale", "long", "--yes", "-j", "2", "--no-wait")
+    wait_until(lambda: user.attempts()[state["run_id"]] == 4, "another attempt", 60)
+
+
 def test_never_more_at_once_than_asked(user: User, sweep_file: Path) -> None:
     launcher = user.start("sweep", str(sweep_file), "--yes", "-j", "2", "--seeds", "4")
     most = 0

@@ -15,6 +15,10 @@ WORKER = re.compile(r"sweeps\.worker|submitit\.core\._submit")
 LAB = [sys.executable, "-m", "cli"]
 
 
+def _hear_the_terminal_close() -> None:
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # these tests may themselves run under nohup
+
+
 class User:
     """Somebody with a home for results and a terminal."""
 
@@ -48,10 +52,13 @@ class User:
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             start_new_session=True,
+            preexec_fn=_hear_the_terminal_close,
         )
 
     def states(self, sweep: str) -> list[str]:
-        return [run["state"] for run in self.json("status", sweep)["runs"]]
+        """State of every run in plan order; empty before there is a plan."""
+        told = json.loads(self.lab("status", sweep, "--json", code=None).stdout)
+        return [run["state"] for run in told.get("runs", [])]
 
     def attempts(self) -> dict[str, int]:
         """Number of attempts of every run."""

@@ -152,6 +152,42 @@ def test_fused_and_plain_attention_agree_forward_and_backward(changes: dict[str,
     torch.testing.assert_close(results[0][1], results[1][1], atol=1e-5, rtol=1e-3)
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"n_kv_head": 1},
+        {"rope_layout": "pairs", "rope_fraction": 0.5},
+        {"qk_norm": "head", "attention_softcap": 2.0},
+        {"position": "alibi", "window": 2},
+        {"ffn": "geglu", "bias": "all", "norm": "layernorm"},
+        {"ffn": "relu2", "norm_position": "sandwich"},
+        {"residual": "parallel", "logit_softcap": 3.0},
+    ],
+    ids=str,
+)
+def test_gradients_are_those_of_finite_differences(changes: dict[str, Any]) -> None:
+    """In float64, through norm, rotation, attention and FFN of a whole small model."""
+    sizes = {
+        "vocab": 7,
+        "d_model": 8,
+        "n_layer": 1,
+        "n_head": 2,
+        "n_kv_head": 2,
+        "d_head": 4,
+        "d_ff": 6,
+        "norm_eps": 0.01,
+    }
+    model = noisy(ModelConfig.model_validate(sizes | changes)).double()
+    names, tokens = [name for name, _ in model.named_parameters()], ids(1, 4, 7)
+
+    def logits(*values: Tensor) -> Tensor:
+        result = torch.func.functional_call(model, dict(zip(names, values, strict=True)), (tokens,))
+        assert isinstance(result, Tensor)
+        return result.square().mean()
+
+    assert torch.autograd.gradcheck(logits, tuple(p.detach().clone().requires_grad_() for p in model.parameters()))
+
+
 def test_a_soft_cap_takes_the_plain_path_and_says_so() -> None:
     model = LM(replace(SMALL, {"attention_softcap": 3.0}), path="fused")
     assert {m.path for m in model.modules() if isinstance(m, Attention)} == {"plain"}

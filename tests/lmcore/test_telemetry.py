@@ -30,6 +30,7 @@ def readings_of(model: LM, token_ids: Tensor) -> dict[tuple[str, int], float]:
         {},
         {"model.dropout": 0.2},
         {"train.precision": "bf16", "train.micro_batch": 3},
+        {"train.precision": "bf16_weights"},
         {"model.attention_softcap": 5.0, "train.optimizer": "muon"},
         {"model.window": 8, "model.window_pattern": "LF", "model.qk_norm": "head", "model.n_kv_head": 2},
         {"model.position": "alibi", "train.attention": "plain", "model.tied": True},
