@@ -24,14 +24,14 @@ OWNERS = {
 }
 # These neither import torch nor load a module of ours that does.
 TORCH = ("torch", "safetensors.torch")
-WITHOUT_TORCH = ("lmcore.config", "lmcore.count", "results", "analysis")
+WITHOUT_TORCH = ("lmcore.config", "lmcore.count", "lmcore.memory", "lmcore.presets", "results", "analysis")
 
 # Inside lmcore a module imports only from lines above its own.
 LMCORE_LAYERS = (
     ("typed",),
     ("config",),
     ("count", "init", "schedule", "norm", "position", "mask", "cache"),
-    ("attention", "ffn"),
+    ("attention", "ffn", "memory"),
     ("block",),
     ("model",),
     ("train", "generate", "hf"),
