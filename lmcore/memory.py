@@ -53,26 +53,28 @@ def activation_bytes_by_component(
 
     "scores" grows with tokens squared (plain attention only); "weight_copies" does not depend on the batch.
     """
-    size, rows = element_bytes(precision), batch * tokens
-    plain = _runs_plain(m, path)
+    size, rows, kernel = element_bytes(precision), batch * tokens, _kernel(m, path)
+    stored = kernel != "flash"
     per_row: dict[str, int] = {
-        "norms": WIDE * (_stream_norms(m) + m.n_layer * _qk_norms(m, plain, precision)),
-        "attention": m.n_layer * m.d_model * size + sum(_attention(m, k, plain, size) for k in m.layer_kinds),
-        "scores": m.n_layer * _scores(m, tokens, precision) if plain else 0,
+        "norms": WIDE * (_stream_norms(m) + m.n_layer * _qk_norms(m, stored, precision)),
+        "attention": m.n_layer * m.d_model * size + sum(_attention(m, k, kernel, size) for k in m.layer_kinds),
+        "scores": m.n_layer * _scores(m, tokens, size, kernel == "plain") if stored else 0,
         "ffn": m.n_layer * size * (m.d_model + m.d_ff * (GATED_FFN_KEPT if m.gated else FFN_KEPT[m.ffn])),
         "dropout": m.d_model * (WIDE + 2 * m.n_layer * size) if m.dropout else 0,
         "head": m.d_model * size,
         "logits": m.vocab * (WIDE + (size if m.logit_softcap else 0)),
     }
     kept = {name: rows * n for name, n in per_row.items()}
-    kept["masks"] = sum(_mask(m, kind, tokens, plain, size) for kind in m.layer_kinds)
+    kept["masks"] = sum(_mask(m, kind, tokens, kernel == "plain", size) for kind in m.layer_kinds)
     kept["weight_copies"] = size * sum(matrix_sizes(m).values()) if precision == "bf16" else 0
     return {name: n for name, n in kept.items() if n}
 
 
-def _runs_plain(m: ModelConfig, path: AttentionPath) -> bool:
-    """Whether the scores are stored: torch's kernel has no soft-cap, and falls back for a bias of each head."""
-    return path == "plain" or m.attention_softcap is not None or m.position == "alibi"
+def _kernel(m: ModelConfig, path: AttentionPath) -> Literal["plain", "math", "flash"]:
+    """What computes attention. No fused kernel has a soft-cap; a bias of each head makes torch store the scores."""
+    if path == "plain" or m.attention_softcap is not None:
+        return "plain"
+    return "math" if m.position == "alibi" else "flash"
 
 
 def _norm_kept(m: ModelConfig, channels: int, rows: int) -> int:
@@ -92,7 +94,7 @@ def _stream_norms(m: ModelConfig) -> int:
     return (norms - shared) * m.d_model + norms * _norm_kept(m, m.d_model, 1)
 
 
-def _qk_norms(m: ModelConfig, plain: bool, precision: Precision) -> int:
+def _qk_norms(m: ModelConfig, stored: bool, precision: Precision) -> int:
     """float32 numbers per token and layer of the norms of queries and keys."""
     if m.qk_norm == "none":
         return 0
@@ -102,23 +104,22 @@ def _qk_norms(m: ModelConfig, plain: bool, precision: Precision) -> int:
     if not reads_views:
         return kept + heads * m.d_head
     # A view keeps all of what q, k and v were cut from; fused attention keeps that for v anyway.
-    return kept + ((heads + m.n_kv_head) * m.d_head if plain else 0)
+    return kept + ((heads + m.n_kv_head) * m.d_head if stored else 0)
 
 
-def _attention(m: ModelConfig, kind: str, plain: bool, size: int) -> int:
+def _attention(m: ModelConfig, kind: str, kernel: str, size: int) -> int:
     """Bytes per token of q, k, v and the output of one layer, without the scores."""
     d_q, d_kv = m.n_head * m.d_head, m.n_kv_head * m.d_head
-    if plain:
-        return 4 * d_q * size  # scaled q; k and v copied for every query head; the input of the output matrix
+    if kernel != "flash":  # scaled q; k and v copied for every query head; the input of the output matrix
+        return d_q * (3 * (size if kernel == "plain" else WIDE) + size)
     moved = m.layer_rotates(kind) or m.qk_norm != "none"  # q and k are tensors of their own, else views
     copies = d_q + d_kv + d_q if moved else 0  # and the output has to be laid out anew
     return (d_q + 2 * d_kv + d_q + copies) * size + m.n_head * WIDE  # + logarithms of the softmax's sums
 
 
-def _scores(m: ModelConfig, tokens: int, precision: Precision) -> int:
+def _scores(m: ModelConfig, tokens: int, size: int, plain: bool) -> int:
     """Bytes per query and layer: softmax weights in float32, their bf16 copy, what the soft-cap's tanh keeps."""
-    size = element_bytes(precision)
-    copy = size if precision == "bf16" else 0
+    copy = size if plain and size < WIDE else 0
     return m.n_head * tokens * (WIDE + copy + (size if m.attention_softcap is not None else 0))
 
 

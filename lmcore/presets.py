@@ -3,7 +3,7 @@
 Sizes and settings are those of each model's own published configuration file; `context` is the length of its training
 sequences. A model that needs a switch we do not have is not listed: an account of almost the right model would be wrong
 without saying so. Left out for that reason are, among others, Llama 3.1 and later (their own scaling of RoPE), GPT-J
-(bias on the head), OPT 350M (embedding narrower than the model), BLOOM (norm on the embedding), DeepSeek (MLA, experts).
+(bias on the head), OPT 350M (embedding narrower than the model), BLOOM (norm on the embedding), DeepSeek (MLA).
 """
 
 from math import sqrt
@@ -12,7 +12,7 @@ from typing import Any
 from lmcore.config import ModelConfig
 
 
-def _sizes(n_layer: int, d_model: int, n_head: int, n_kv_head: int, d_ff: int) -> dict[str, int]:
+def _sizes(n_layer: int, d_model: int, n_head: int, n_kv_head: int, d_ff: int) -> dict[str, Any]:
     return {"n_layer": n_layer, "d_model": d_model, "n_head": n_head, "n_kv_head": n_kv_head, "d_ff": d_ff}
 
 
@@ -117,6 +117,7 @@ PRESETS: dict[str, ModelConfig] = {
         d_head=256,
         norm="layernorm",
         residual="parallel_shared",
+        logit_scale=18432**-0.5,
         tied=True,
     ),
     "mpt-7b": ModelConfig(
