@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from lmcore.config import RunConfig
+from lmcore.resize import SizeName
 
 Overrides = Mapping[str, Any]
 
@@ -17,10 +18,10 @@ class SweepError(ValueError):
 class Match:
     """Solve one size of every arm so that it costs what the baseline costs.
 
-    `by` is what must agree: all parameters, those outside the embeddings, exact forward FLOPs at the context, or bytes of
-    the KV cache at the context (windows counted). Within `tolerance` (relative) or refused.
+    `by` is what must agree: all parameters, those outside the embeddings, or at the context the exact forward FLOPs or
+    the bytes of the KV cache (windows counted). Within `tolerance` (relative) or refused.
 
-    `over` is the size that is free:
+    `over` is the size that is free (`lmcore.resize` does it):
       d_ff     nothing else changes
       n_layer  kinds of layers go on in their pattern
       d_model  d_head stays; heads and d_ff keep their proportion to d_model, heads rounded to whole groups
@@ -33,7 +34,7 @@ class Match:
     """
 
     by: Literal["params", "params_non_embedding", "flops", "kv_bytes"] = "params"
-    over: Literal["d_ff", "n_layer", "d_model", "n_head"] = "d_ff"
+    over: SizeName = "d_ff"
     tolerance: float = 0.005
     multiple: int = 64
     arms: tuple[str, ...] | None = None
