@@ -14,6 +14,7 @@ from lmcore.count import matrix_sizes, params
 
 Precision = Literal["float32", "bf16"]
 AttentionPath = Literal["fused", "plain"]
+Kernel = Literal["plain", "math", "flash"]
 WIDE = 4  # bytes of a float32
 ADAMW_MOMENTS = 2
 # Tensors of width d_ff that a plain FFN keeps: ReLU's result is also the input of the next product.
@@ -53,7 +54,7 @@ def activation_bytes_by_component(
 
     "scores" grows with tokens squared (plain attention only); "weight_copies" does not depend on the batch.
     """
-    size, rows, kernel = element_bytes(precision), batch * tokens, _kernel(m, path)
+    size, rows, kernel = element_bytes(precision), batch * tokens, kernel_of(m, path)
     stored = kernel != "flash"
     per_row: dict[str, int] = {
         "norms": WIDE * (_stream_norms(m) + m.n_layer * _qk_norms(m, stored, precision)),
@@ -70,7 +71,7 @@ def activation_bytes_by_component(
     return {name: n for name, n in kept.items() if n}
 
 
-def _kernel(m: ModelConfig, path: AttentionPath) -> Literal["plain", "math", "flash"]:
+def kernel_of(m: ModelConfig, path: AttentionPath) -> Kernel:
     """What computes attention. No fused kernel has a soft-cap; a bias of each head makes torch store the scores."""
     if path == "plain" or m.attention_softcap is not None:
         return "plain"

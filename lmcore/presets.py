@@ -59,8 +59,8 @@ def _smollm2(n_layer: int, d_model: int, n_head: int, n_kv_head: int, d_ff: int,
 
 def _qwen2(n_layer: int, d_model: int, n_head: int, n_kv_head: int, d_ff: int, **other: Any) -> ModelConfig:
     """Qwen2.5: Llama with biases on q, k and v."""
-    switches = {"vocab": 152064, "bias": "qkv", "rope_base": 1e6, "norm_eps": 1e-5} | other
-    return _llama(n_layer, d_model, n_head, n_kv_head, d_ff, **switches)
+    switches: dict[str, Any] = {"vocab": 152064, "bias": "qkv", "rope_base": 1e6, "norm_eps": 1e-5}
+    return _llama(n_layer, d_model, n_head, n_kv_head, d_ff, **(switches | other))
 
 
 def _qwen3(n_layer: int, d_model: int, n_head: int, n_kv_head: int, d_ff: int, tied: bool = False) -> ModelConfig:
