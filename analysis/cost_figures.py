@@ -148,7 +148,7 @@ def _lane_axes(axes: Axes, models: list[str]) -> None:
     axes.tick_params(axis="y", length=0)
     axes.grid(axis="y", visible=False)
     axes.spines["left"].set_visible(False)
-    axes.set_xlabel("FLOPs per byte of memory traffic")
+    axes.set_xlabel("FLOPs per byte (matrices, keys and values moved once)")
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}" if value >= 1 else f"{value:g}"))
 
 
