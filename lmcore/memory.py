@@ -101,7 +101,7 @@ def _qk_norms(m: ModelConfig, stored: bool, precision: Precision) -> int:
         return 0
     heads = m.n_head + m.n_kv_head
     kept = _norm_kept(m, heads * m.d_head, heads if m.qk_norm == "head" else 2)
-    reads_views = m.qk_norm == "head" and m.qk_norm_place == "before_rope" and precision == "float32"
+    reads_views = m.qk_norm_place == "before_rope" and precision == "float32"
     if not reads_views:
         return kept + heads * m.d_head
     # A view keeps all of what q, k and v were cut from; fused attention keeps that for v anyway.

@@ -49,7 +49,7 @@ def test_decoding_one_sequence_is_one_flop_per_byte_in_bf16() -> None:
 
 
 def test_many_sequences_come_to_the_intensity_of_the_cache_alone() -> None:
-    """With the weights shared by all, what is left is 4 n_head d_head FLOPs for 4 n_kv_head d_head bytes, and the rest."""
+    """The traffic of the weights is shared by all, that of the caches is not."""
     tokens, cache = 4096, count.kv_bytes(LLAMA, 4096)
     points = roofline({"a": LLAMA}, tokens, 1e15, 1e12, "bf16").filter(pl.col("phase") == "decode")
     limit = count.decode_flops(LLAMA, tokens) / cache

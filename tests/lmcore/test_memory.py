@@ -1,7 +1,8 @@
-"""Bytes of training, counted and as a real training step holds them."""
+"""Bytes of training: counted, and allocated by a real training step on the CPU."""
 
 import contextlib
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import pytest
 import torch
@@ -9,12 +10,15 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
+from torch.profiler import ProfilerActivity, profile
 
 from lmcore import memory, optim
 from lmcore.config import ModelConfig, TrainConfig, replace
 from lmcore.model import LM
 from lmcore.presets import PRESETS
 from tests.lmcore.models import models
+
+Result = TypeVar("Result")
 
 BASE = ModelConfig(vocab=500, d_model=96, n_layer=2, n_head=6, n_kv_head=2, d_head=10, d_ff=200, context=64)
 SETTINGS: list[dict[str, Any]] = [
@@ -39,52 +43,34 @@ SETTINGS: list[dict[str, Any]] = [
 ]
 
 
-def step(config: ModelConfig, batch: int, path: memory.AttentionPath, precision: memory.Precision) -> dict[str, int]:
-    """One update as `lmcore.train` makes it; bytes of every storage that is then alive, each counted once."""
-    model = LM(config, path=path)
-    optimizer = optim.build(model.named_parameters(), TrainConfig())
-    weights = {p.untyped_storage().data_ptr() for p in model.parameters()}
-    kept: dict[int, Tensor] = {}
-
-    def keep(tensor: Tensor) -> Tensor:
-        kept.setdefault(tensor.untyped_storage().data_ptr(), tensor)
-        return tensor
-
-    ids = torch.zeros(batch, config.context, dtype=torch.long)
-    half = torch.autocast("cpu", torch.bfloat16) if precision == "bf16" else contextlib.nullcontext()
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        with half:
-            logits = model(ids)
-        loss = F.cross_entropy(logits.float().flatten(0, 1), ids.flatten())
-    activations = sum(t.untyped_storage().nbytes() for at, t in kept.items() if at not in weights)
-    loss.backward()  # type: ignore[no-untyped-call]
-    optimizer.step()
-    moments = [t for state in optimizer.state.values() for t in state.values()]
-    return {
-        "weights": sum(p.untyped_storage().nbytes() for p in model.parameters()),
-        "gradients": sum(p.grad.untyped_storage().nbytes() for p in model.parameters() if p.grad is not None),
-        "optimizer": sum(t.untyped_storage().nbytes() for t in moments),
-        "activations and logits": activations,
-    }
+def allocated(work: Callable[[], Result]) -> tuple[Result, int]:
+    """What `work` gives, and the bytes that the allocator handed out during it and did not get back."""
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as record:
+        result = work()
+    return result, sum(event.self_cpu_memory_usage for event in record.key_averages())
 
 
-def check(config: ModelConfig, batch: int, path: Any, precision: Any) -> float:
-    """Largest relative error of the activations; states are asserted to 10 %, activations to 25 %."""
-    counted = memory.training_bytes(config, batch, None, precision, path)
-    counted["activations and logits"] = counted.pop("activations") + counted.pop("logits")
-    held = step(config, batch, path, precision)
-    assert {k: counted[k] for k in ("weights", "gradients")} == {k: held[k] for k in ("weights", "gradients")}
-    assert counted["optimizer"] == pytest.approx(held["optimizer"], rel=0.1)
-    assert counted["activations and logits"] == pytest.approx(held["activations and logits"], rel=0.25)
-    return abs(counted["activations and logits"] / held["activations and logits"] - 1)
+def loss_of(model: LM, batch: int, precision: memory.Precision) -> Tensor:
+    """As `lmcore.train` computes it."""
+    ids = torch.zeros(batch, model.config.context, dtype=torch.long)
+    with torch.autocast("cpu", torch.bfloat16) if precision == "bf16" else contextlib.nullcontext():
+        logits = model(ids)
+    return F.cross_entropy(logits.float().flatten(0, 1), ids.flatten())
+
+
+def error(config: ModelConfig, batch: int, path: Any, precision: Any) -> float:
+    """Relative error of the counted activations and logits."""
+    counted, model = memory.training_bytes(config, batch, None, precision, path), LM(config, path=path)
+    _, held = allocated(lambda: loss_of(model, batch, precision))
+    return (counted["activations"] + counted["logits"]) / held - 1
 
 
 @pytest.mark.parametrize("changes", SETTINGS, ids=str)
 def test_a_training_step_holds_the_counted_bytes(changes: dict[str, Any]) -> None:
-    """Each switch far more closely than asked: a forgotten tensor of width d_model is 3 % here."""
+    """Far more closely than the 25 % asked for: a forgotten tensor of width d_model in one layer is 1.5 % here."""
     for path in ("fused", "plain"):
         for precision in ("float32", "bf16"):
-            assert check(replace(BASE, changes), 3, path, precision) < 0.04, (path, precision)
+            assert abs(error(replace(BASE, changes), 3, path, precision)) < 0.005, (path, precision)
 
 
 def wide(m: ModelConfig) -> ModelConfig:
@@ -93,10 +79,26 @@ def wide(m: ModelConfig) -> ModelConfig:
     return replace(m, {name: getattr(m, name) + n for name, n in more.items()})
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(models().map(wide), st.integers(2, 4), st.sampled_from(["fused", "plain"]), st.sampled_from(["float32", "bf16"]))
 def test_so_do_random_models(config: ModelConfig, batch: int, path: str, precision: str) -> None:
-    check(config, batch, path, precision)
+    assert (
+        abs(error(config, batch, path, precision)) < 0.1
+    )  # 0.25 is asked for; tiny models exaggerate what is left out
+
+
+@pytest.mark.parametrize("changes", SETTINGS[:6], ids=str)
+def test_states_of_an_update_take_the_counted_bytes(changes: dict[str, Any]) -> None:
+    """Within 10 % asked for, 1 % here: the optimizer also keeps a step counter for each tensor."""
+    config = replace(BASE, changes)
+    model, weights = allocated(lambda: LM(config))
+    optimizer = optim.build(model.named_parameters(), TrainConfig())
+    loss, activations = allocated(lambda: loss_of(model, 3, "float32"))
+    _, backward = allocated(loss.backward)
+    _, moments = allocated(optimizer.step)
+    held = {"weights": weights, "gradients": backward + activations, "optimizer": moments}  # backward frees activations
+    counted = memory.training_bytes(config, 3)
+    assert {name: counted[name] for name in held} == pytest.approx(held, rel=0.01)
 
 
 def test_components_sum_and_grow_as_they_should() -> None:
