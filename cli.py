@@ -218,21 +218,57 @@ def export(
 def flops(
     model: Annotated[str | None, typer.Argument(help="A known model, an experiment, or nothing with --set.")] = None,
     context: Annotated[int | None, typer.Option(min=1, help="Tokens per sequence [default: the model's].")] = None,
+    batch: Annotated[
+        int | None, typer.Option(min=1, help="Sequences of a training step [default: train.batch].")
+    ] = None,
     scale: ScaleOption = None,
     set_: Sets = None,
+    peak: Annotated[
+        bool, typer.Option("--peak", help="Measure this device, and show what recorded runs reach.")
+    ] = False,
+    plots: Annotated[Path | None, typer.Option(help="Folder for pictures: shares of components, roofline.")] = None,
+    peak_flops: Annotated[float | None, typer.Option(help="FLOP/s for the roofline [default: measured].")] = None,
+    bandwidth: Annotated[float | None, typer.Option(help="Bytes/s for the roofline [default: measured].")] = None,
     as_json: JsonFlag = False,
     home: HomeOption = None,
 ) -> None:
-    """Parameters, FLOPs by component and convention, and KV bytes of a model."""
+    """Parameters, FLOPs by component and convention, KV bytes and training memory of a model."""
     from sweeps import commands
+    from sweeps.show_account import account_table, peak_lines
 
-    found = commands.flops(model, context, scale, set_ or (), _home(home))
-    if not as_json:
-        _stdout().print(commands.flops_table(found))
-    elif len(found) == 1:
-        _print_json(next(iter(found.values())))
-    else:
-        _print_json({"models": found})
+    runs = commands.models(model, scale, set_ or (), _home(home))
+    found, extra = commands.flops(runs, context, batch), dict[str, Any]()
+    measured = plots is not None and (peak_flops is None or bandwidth is None)
+    device = commands.peak(next(iter(runs.values())).train.threads, _home(home)) if peak or measured else {}
+    if peak:
+        extra["peak"] = device
+    if plots is not None:
+        images = _cost_pictures(runs, context, device, peak_flops, bandwidth, plots)
+        extra["images"] = [str(path) for path in images]
+    if as_json:
+        _print_json((next(iter(found.values())) if len(found) == 1 else {"models": found}) | extra)
+        return
+    _stdout().print(account_table(found))
+    for line in [*(peak_lines(device) if peak else ()), *extra.get("images", ())]:
+        print(line)
+
+
+def _cost_pictures(
+    runs: dict[str, Any],
+    context: int | None,
+    device: dict[str, Any],
+    peak_flops: float | None,
+    bandwidth: float | None,
+    folder: Path,
+) -> list[Path]:
+    """Draw and save; what was not given was measured."""
+    from analysis.cost_figures import cost_pictures
+
+    precision = next(iter(runs.values())).train.precision
+    flops_per_s, bytes_per_s = peak_flops or device["flops_per_s"][precision], bandwidth or device["bytes_per_s"]
+    models = {name: run.model for name, run in runs.items()}
+    pictures = cost_pictures(models, context, flops_per_s, bytes_per_s, precision)
+    return [path for picture in pictures for path in picture.save(folder)]
 
 
 def _home(path: Path | None) -> "Home":

@@ -1,4 +1,4 @@
-"""Exact parameters and FLOPs of a model, from its config alone; no torch.
+"""Exact parameters and FLOPs of a model, from its config alone; no torch. Bytes of training are in `lmcore.memory`.
 
 A multiply-add is 2 FLOPs. Only matrix multiplications are counted; norms, activations, softmax and lookups are
 left out, as in every published convention but Chinchilla's softmax term. The backward pass of a matrix
@@ -6,11 +6,13 @@ multiplication costs twice its forward pass (one product for the input's gradien
 so training is 3 x forward. A tied matrix is one group of parameters but still one multiplication.
 """
 
+from collections import Counter
 from dataclasses import dataclass
 
 from lmcore.config import ModelConfig, RunConfig
 
-TRAIN_OVER_FORWARD = 3
+BACKWARD_OVER_FORWARD = 2
+TRAIN_OVER_FORWARD = 1 + BACKWARD_OVER_FORWARD
 
 
 def params_by_group(m: ModelConfig) -> dict[str, int]:
@@ -56,11 +58,10 @@ def attended_pairs(tokens: int, causal: bool = True, window: int | None = None) 
     return full * (full + 1) // 2 + (tokens - full) * full
 
 
-def forward_flops_by_component(m: ModelConfig, tokens: int, causal: bool = True) -> dict[str, int]:
-    """FLOPs of one forward pass over ONE sequence of `tokens` tokens, by component."""
+def matrix_sizes(m: ModelConfig) -> dict[str, int]:
+    """Weights of each matrix that every token is multiplied with, all layers together; a tied head counts as one."""
     d_q, d_kv = m.n_head * m.d_head, m.n_kv_head * m.d_head
-    pairs = sum(attended_pairs(tokens, causal, m.layer_window(kind)) for kind in m.layer_kinds)
-    per_token = {
+    per_layer = {
         "q": m.d_model * d_q,
         "k": m.d_model * d_kv,
         "v": m.d_model * d_kv,
@@ -69,15 +70,44 @@ def forward_flops_by_component(m: ModelConfig, tokens: int, causal: bool = True)
         "ffn_up": m.d_model * m.d_ff,
         "ffn_down": m.d_ff * m.d_model,
     }
-    flops = {name: 2 * m.n_layer * tokens * weights for name, weights in per_token.items()}
-    flops["scores"] = flops["values"] = 2 * d_q * pairs
-    flops["head"] = 2 * tokens * m.d_model * m.vocab
-    return {name: n for name, n in flops.items() if n}
+    return {name: m.n_layer * n for name, n in per_layer.items() if n} | {"head": m.d_model * m.vocab}
 
 
-def forward_flops(m: ModelConfig, tokens: int, causal: bool = True) -> int:
+def forward_flops_by_component(
+    m: ModelConfig, tokens: int, causal: bool = True, windows: bool = True
+) -> dict[str, int]:
+    """FLOPs of one forward pass over ONE sequence of `tokens` tokens, by component.
+
+    2 x tokens x weights for each matrix; q . k and weights . v are 2 x d_head each for every pair and query head.
+    With `windows` off, local layers count like full ones; without `causal` every token sees every token.
+    """
+    flops = {name: 2 * tokens * n for name, n in matrix_sizes(m).items()}
+    head = flops.pop("head")
+    layers = Counter(m.layer_kinds)
+    pairs = sum(
+        n * attended_pairs(tokens, causal, m.layer_window(kind) if windows else None) for kind, n in layers.items()
+    )
+    flops["scores"] = flops["values"] = 2 * m.n_head * m.d_head * pairs
+    return flops | {"head": head}
+
+
+def forward_flops(m: ModelConfig, tokens: int, causal: bool = True, windows: bool = True) -> int:
     """FLOPs of one forward pass over one sequence of `tokens` tokens."""
-    return sum(forward_flops_by_component(m, tokens, causal).values())
+    return sum(forward_flops_by_component(m, tokens, causal, windows).values())
+
+
+def backward_flops_by_component(m: ModelConfig, tokens: int, causal: bool = True) -> dict[str, int]:
+    """FLOPs of the backward pass over one sequence: of each product y = a b the gradients of a and of b.
+
+    A fused attention kernel that computes the scores once more spends 2.5 x forward; that is not counted here.
+    """
+    return {name: BACKWARD_OVER_FORWARD * n for name, n in forward_flops_by_component(m, tokens, causal).items()}
+
+
+def decode_flops(m: ModelConfig, seen: int) -> int:
+    """FLOPs of one new token whose query sees `seen` tokens (itself included), those before it being in the cache."""
+    keys = sum(n * min(seen, m.layer_window(kind) or seen) for kind, n in Counter(m.layer_kinds).items())
+    return 2 * sum(matrix_sizes(m).values()) + 4 * m.n_head * m.d_head * keys
 
 
 def train_flops_per_token(m: ModelConfig, tokens: int | None = None) -> float:
@@ -89,27 +119,55 @@ def train_flops_per_token(m: ModelConfig, tokens: int | None = None) -> float:
 def forward_flops_per_token_by_convention(m: ModelConfig, tokens: int) -> dict[str, float]:
     """What the literature's formulas say for the same model, per token of a full sequence.
 
-    `2N`, `2N_non_embedding`: twice the parameters. `kaplan`: 2N + 2 n_layer T d_attn (Kaplan et al. 2020, table 1).
-    `palm`: 2N + 4 n_layer d_attn T, N without the untied input embedding and positions (Chowdhery et al. 2022,
-    appendix B). `causal`, `full`: the exact count of matrix multiplications, with and without the masked half.
+    2N, 2N_non_embedding     twice the parameters
+    kaplan                   2N + 2 n_layer T d_attn, N without embeddings (Kaplan et al. 2020, table 1)
+    palm                     2N + 4 n_layer d_attn T, N without the untied input embedding and positions
+                             (Chowdhery et al. 2022, appendix B)
+    chinchilla               the full count, a one-hot product for the embedding, 3 n_head T of softmax per layer and
+                             token (Hoffmann et al. 2022, appendix F)
+    chinchilla_table_a4      the same without embedding and head: what that paper's table A4 was computed with
+    causal                   exact matrix products, only the pairs that the mask lets through
+    causal_ignoring_windows  the same as if every layer saw everything before it
+    full                     exact matrix products, the masked pairs too: what a plain implementation computes
     """
     groups, d_attn = params_by_group(m), m.n_head * m.d_head
     total, inner = params(m), params_non_embedding(m)
     # Tied, the one matrix is the head and does multiply; untied, the input embedding is only a lookup.
     n_palm = total - groups["positions"] - (0 if m.tied else groups["embedding"])
+    full, one_hot = forward_flops(m, tokens, causal=False) / tokens, 2 * m.vocab * m.d_model
+    softmax = 3 * m.n_layer * m.n_head * tokens
     return {
         "2N": 2 * total,
         "2N_non_embedding": 2 * inner,
         "kaplan": 2 * inner + 2 * m.n_layer * tokens * d_attn,
         "palm": 2 * n_palm + 4 * m.n_layer * d_attn * tokens,
+        "chinchilla": full + softmax + one_hot,
+        "chinchilla_table_a4": full + softmax - one_hot,  # the head costs what the one-hot product would
         "causal": forward_flops(m, tokens) / tokens,
-        "full": forward_flops(m, tokens, causal=False) / tokens,
+        "causal_ignoring_windows": forward_flops(m, tokens, windows=False) / tokens,
+        "full": full,
     }
 
 
+def mfu(flops_per_token: float, tokens_per_s: float, peak_flops: float) -> float:
+    """Model FLOPs utilisation (Chowdhery et al. 2022, appendix B): the share of the device's peak, in FLOP/s, that the
+    model's own arithmetic uses. `flops_per_token` is forward and backward for training, by whatever convention.
+    """
+    return flops_per_token * tokens_per_s / peak_flops
+
+
 def kv_bytes_per_token(m: ModelConfig, bytes_per_element: int = 2) -> int:
-    """Bytes of keys and values kept per token when the unrepeated heads are stored."""
+    """Bytes of keys and values that one more token adds when the unrepeated heads are stored and no window is full."""
     return 2 * m.n_layer * m.n_kv_head * m.d_head * bytes_per_element
+
+
+def kv_bytes(m: ModelConfig, tokens: int, bytes_per_element: int = 2) -> int:
+    """Bytes of keys and values that the newest of `tokens` tokens of one sequence sees, its own included.
+
+    A local layer holds its window and no more (a rolling buffer, Jiang et al. 2023, section 2).
+    """
+    held = sum(n * min(tokens, m.layer_window(kind) or tokens) for kind, n in Counter(m.layer_kinds).items())
+    return 2 * m.n_kv_head * m.d_head * bytes_per_element * held
 
 
 def checkpoint_bytes(m: ModelConfig) -> int:

@@ -33,7 +33,9 @@ def open(home: Home | str | Path | None = None) -> "duckdb.DuckDBPyConnection":
     return con
 
 
-def rows(home: Home | str | Path | None, sql: str, params: Sequence[Any] = ()) -> list[dict[str, Any]]:
+def rows(
+    home: Home | str | Path | None, sql: str, params: Sequence[Any] | Mapping[str, Any] = ()
+) -> list[dict[str, Any]]:
     """The answer to one query, ready for JSON: dates are text; NaN and infinities are None.
 
     Raises QueryError if two columns share a name, because one would hide the other.

@@ -2,15 +2,15 @@
 
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, get_args
 
 from rich.console import Console
 from rich.table import Table
 
-from lmcore.config import ConfigError, parse_assignment
+from lmcore.config import ConfigError, RunConfig, parse_assignment
 from lmcore.count import checkpoint_bytes
 from results import views
 from results.home import Home
@@ -244,31 +244,21 @@ def decode(name: str, home: Home, batches: Sequence[int], prompt: int, new: int)
     return [{"arm": arms[row["run_id"]]} | row for row in rows]
 
 
-def flops(
-    model: str | None, context: int | None, scale: str | None, sets: Sequence[str], home: Home
-) -> dict[str, dict[str, Any]]:
-    """Accounts by model name; one per arm for an experiment."""
-    models = accounts.accounts(model, home, assignments(sets), scale)
-    return {name: accounts.account(config, context) for name, config in models.items()}
+def models(model: str | None, scale: str | None, sets: Sequence[str], home: Home) -> dict[str, RunConfig]:
+    """What `lab flops` is about: a run per name; one per arm for an experiment."""
+    return accounts.accounts(model, home, assignments(sets), scale)
 
 
-def flops_table(found: dict[str, dict[str, Any]]) -> Table:
-    """A column per model: parameters, FLOPs per token by component and by convention, KV bytes."""
-    table = Table(title="per token of a full sequence; a multiply-add is 2 FLOPs", title_justify="left")
-    table.add_column("")
-    for name, account in found.items():
-        table.add_column(f"{name} @ {account['context']}", justify="right")
-    columns = list(found.values())
+def flops(found: Mapping[str, RunConfig], context: int | None, batch: int | None) -> dict[str, dict[str, Any]]:
+    """Accounts by model name."""
+    return {name: accounts.account(run, context, batch) for name, run in found.items()}
 
-    def section(title: str, pick: Callable[[dict[str, Any]], dict[str, float]]) -> None:
-        table.add_section()
-        keys = dict.fromkeys(key for account in columns for key in pick(account))
-        for key in keys:
-            table.add_row(f"{title}{key}", *(f"{pick(account).get(key, 0):,.0f}" for account in columns))
 
-    section("parameters: ", lambda a: a["params"]["by_group"])
-    section("parameters: ", lambda a: {k: v for k, v in a["params"].items() if k != "by_group"})
-    section("forward FLOPs: ", lambda a: a["forward_flops_per_token_by_component"])
-    section("forward FLOPs, convention ", lambda a: a["forward_flops_per_token"])
-    section("", lambda a: {"training FLOPs": a["train_flops_per_token"], "KV bytes (bf16)": a["kv_bytes_per_token"]})
-    return table
+def peak(threads: int, home: Home) -> dict[str, Any]:
+    """What this machine's device can do at most, measured for a second, and the MFU that its recorded runs reached."""
+    import torch
+
+    from lmcore.peak import measure_peak
+
+    measured = measure_peak("cuda" if torch.cuda.is_available() else "cpu", threads)
+    return asdict(measured) | {"runs": accounts.runs_against(measured, home)}

@@ -21,6 +21,7 @@ from sweeps.spec import Overrides, Sweep, SweepError
 SWEEP_KEYS = ("seeds", "smallest_effect")  # of a scale: the sweep's own, not the run's
 ROW_BYTES = 120  # one logged step in the run folder and again in the database
 CHECKPOINTS_KEPT = 2
+MATCHED_SIZES = ("d_ff", "n_layer", "d_model", "n_head")  # of the model: what a match may have solved
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ class PlannedRun:
             "train_flops": a.train_flops,
             "tokens": a.tokens,
             "steps": a.steps,
-            "d_ff": self.config.model.d_ff,
+            **{name: getattr(self.config.model, name) for name in MATCHED_SIZES},
         }
 
     def spec(self) -> dict[str, Any]:
@@ -153,7 +154,7 @@ def _write_spec(folder: RunFolder, run: PlannedRun) -> None:
 
 
 def plan(loaded: Loaded, home: Home, scale: str | None, overrides: Overrides, seeds: int | None) -> Plan:
-    """Resolve every run: data prepared, vocabulary filled in, d_ff matched, costs counted. Raises SweepError."""
+    """Resolve every run: data prepared, vocabulary filled in, sizes matched, costs counted. Raises SweepError."""
     sweep = loaded.sweep
     scale, at_scale = _scale(sweep, scale)
     own = {key: at_scale[key] for key in SWEEP_KEYS if key in at_scale}
@@ -216,7 +217,7 @@ def _check_length(config: RunConfig, info: DataInfo) -> None:
 
 def _planned(arm: str, config: RunConfig, info: DataInfo, sweep: Sweep, baseline: RunConfig | None) -> PlannedRun:
     difference = None
-    if sweep.match and baseline:
+    if sweep.match and baseline and (sweep.match.covers(arm) or arm == sweep.baseline):
         if arm != sweep.baseline:
             try:
                 config = replace(config, {"model": solve(config.model, baseline.model, sweep.match)})

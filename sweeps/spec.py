@@ -8,6 +8,7 @@ from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
 from lmcore.config import RunConfig
+from lmcore.resize import SizeName
 
 Overrides = Mapping[str, Any]
 # Shown in tables and in log lines, so one line each.
@@ -21,16 +22,32 @@ class SweepError(ValueError):
 
 @dataclass(frozen=True, config=STRICT)
 class Match:
-    """Solve d_ff of every arm so that it costs what the baseline costs.
+    """Solve one size of every arm so that it costs what the baseline costs.
 
-    `by` is what must agree: all parameters, those outside the embeddings, or exact forward FLOPs at the context.
-    Within `tolerance` (relative) or refused. d_ff is a multiple of the largest power of two up to `multiple` that comes
-    within a fifth of the tolerance, or else the nearest number: a rounder width is not worth a bias between arms.
+    `by` is what must agree: all parameters, those outside the embeddings, or at the context the exact forward FLOPs or
+    the bytes of the KV cache (windows counted). Within `tolerance` (relative) or refused.
+
+    `over` is the size that is free (`lmcore.resize` does it):
+      d_ff     nothing else changes
+      n_layer  kinds of layers go on in their pattern
+      d_model  d_head stays; heads and d_ff keep their proportion to d_model, heads rounded to whole groups
+      n_head   d_head stays, and the number of query heads that share a kv head; MQA keeps its one kv head
+
+    d_ff and d_model are multiples of the largest power of two up to `multiple` that comes within a fifth of the
+    tolerance, or else the nearest number: a rounder width is not worth a bias between arms.
+
+    `arms` names those that are matched; the others stay as they are, at a cost of their own. None: all.
     """
 
-    by: Literal["params", "params_non_embedding", "flops"] = "params"
-    tolerance: float = Field(default=0.005, gt=0, lt=1)
+    by: Literal["params", "params_non_embedding", "flops", "kv_bytes"] = "params"
+    over: SizeName = "d_ff"
+    tolerance: float = Field(default=0.005, ge=0, lt=1)
     multiple: int = Field(default=64, ge=1)
+    arms: tuple[str, ...] | None = None
+
+    def covers(self, arm: str) -> bool:
+        """Whether this arm is to cost what the baseline costs."""
+        return self.arms is None or arm in self.arms
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -70,3 +87,6 @@ class Sweep:
                 raise SweepError(f"{what} {name!r} is not one of {sorted(known)}")
         if self.match and self.baseline is None:
             raise SweepError("match needs a baseline: the arm whose cost the others must have")
+        for name in (self.match and self.match.arms) or ():
+            if name not in self.arms:
+                raise SweepError(f"match.arms names {name!r}, which is not one of {sorted(self.arms)}")

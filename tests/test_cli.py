@@ -66,6 +66,10 @@ def _look_at_everything(user: User) -> None:
         "SELECT r.train_flops AS planned, max(t.flops) AS logged FROM runs r JOIN train t USING (run_id) GROUP BY ALL",
     )
     assert all(row["planned"] == row["logged"] for row in planned_is_logged)
+    reached = user.json("flops", "--peak")["peak"]
+    assert {"device", "threads", "flops_per_s", "bytes_per_s", "runs"} == set(reached)
+    assert {run["run_id"] for run in reached["runs"]} == {run["run_id"] for run in status["runs"]}
+    assert all(0 < run["mfu"] < 2 for run in reached["runs"])  # 2: a busy machine may be slower while it is measured
     assert user.json("ingest")["rows_new"] == 0
     assert user.json("ingest", "--rebuild")["rows_new"] > 0
     out = user.home / "elsewhere"
@@ -260,6 +264,14 @@ def test_flops_of_a_known_model_of_an_experiment_and_of_ones_own(user: User) -> 
     assert set(arms) == {"relu", "gelu", "silu", "swiglu", "geglu"}
     own = user.json("flops", "--set", "model.d_model=64", "--set", "model.vocab=100")
     assert own["params"]["by_group"]["embedding"] == 6400
+    assert own["kv_bytes"] == own["context"] * own["kv_bytes_per_token"]
+    pictures = ("--plots", str(user.home / "pictures"), "--peak-flops", "1e12", "--bandwidth", "1e11", "--batch", "2")
+    drawn = user.json("flops", "gpt2", *pictures)
+    assert [Path(path).name for path in drawn["images"]] == [
+        *("shares_gpt2.png", "shares_gpt2.svg", "roofline.png", "roofline.svg")
+    ]
+    assert all(Path(path).stat().st_size > 1000 for path in drawn["images"])
+    assert drawn["memory_bytes"]["logits"] == 2 * 1024 * 50257 * 4
     assert re.search(r"parameters: total\s*│\s*124,439,808", user.lab("flops", "gpt2").stdout)
 
 

@@ -24,21 +24,29 @@ OWNERS = {
 }
 # These neither import torch nor load a module of ours that does.
 TORCH = ("torch", "safetensors.torch")
-WITHOUT_TORCH = ("lmcore.config", "lmcore.count", "results", "analysis")
+WITHOUT_TORCH = (
+    "lmcore.config",
+    "lmcore.count",
+    "lmcore.memory",
+    "lmcore.resize",
+    "lmcore.presets",
+    "results",
+    "analysis",
+)
 
 # Inside lmcore a module imports only from lines above its own.
 LMCORE_LAYERS = (
     ("typed",),
     ("config",),
-    ("count", "init", "schedule", "norm", "position", "mask", "cache", "switches", "telemetry"),
-    ("attention", "ffn"),
+    ("count", "resize", "init", "schedule", "norm", "position", "mask", "cache", "switches", "telemetry"),
+    ("attention", "ffn", "memory"),
     ("block",),
     ("model",),
     ("hf_rules",),
     ("hf_families",),
     ("train", "generate", "hf"),
 )
-KNOW_ONLY_CONFIG = ("count", "init", "schedule")
+KNOW_ONLY_CONFIG = ("count", "resize", "init", "schedule")
 DO_NOT_KNOW_THE_MODEL = ("data", "corpus", "tokenizer", "optim", "checkpoint", "telemetry")
 
 HEAVY = {"torch", "pandas", "duckdb", "scipy", "matplotlib", "seaborn", "optuna", "submitit", "transformers"}

@@ -6,8 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch import Tensor
 
 from lmcore import count, mask
@@ -377,65 +375,3 @@ def test_init_has_the_stated_spread(init: str, std_qkv: float, std_down: float) 
         weight = weights[f"blocks.0.{name}.weight"].detach()
         assert float(weight.std()) == pytest.approx(std, rel=0.05)  # truncation at 3 std takes 1.4 %
         assert float(weight.abs().max()) <= 3 * std + 1e-6
-
-
-def random_configs() -> st.SearchStrategy[ModelConfig]:
-    def build(**switches: Any) -> ModelConfig:
-        groups = switches.pop("groups")
-        switches["n_head"] = groups * switches["n_kv_head"]
-        windows, parallel = switches.pop("windows"), switches.pop("parallel")
-        switches |= windows
-        if switches["norm_position"] == "pre":
-            switches["residual"] = parallel
-        return ModelConfig.model_validate(switches)
-
-    return st.builds(
-        build,
-        vocab=st.integers(2, 50),
-        d_model=st.integers(1, 24),
-        n_layer=st.integers(1, 3),
-        groups=st.integers(1, 3),
-        n_kv_head=st.integers(1, 3),
-        d_head=st.integers(1, 6).map(lambda n: 2 * n),
-        d_ff=st.integers(1, 40),
-        context=st.integers(1, 16),
-        ffn=st.sampled_from(["relu", "gelu", "swiglu", "glu"]),
-        norm=st.sampled_from(["rmsnorm", "layernorm"]),
-        norm_position=st.sampled_from(["pre", "post", "sandwich", "branch"]),
-        norm_affine=st.booleans(),
-        bias=st.sampled_from(["none", "all", "qkv", "attention", "ffn"]),
-        position=st.sampled_from(["rope", "learned", "sinusoidal", "alibi", "none"]),
-        tied=st.booleans(),
-        qk_norm=st.sampled_from(["none", "head", "full"]),
-        windows=st.sampled_from([{}, {"window": 2}, {"window": 3, "window_pattern": "LF"}]),
-        parallel=st.sampled_from(["sequential", "parallel", "parallel_shared"]),
-    )
-
-
-@settings(max_examples=300, deadline=None)
-@given(random_configs())
-def test_counted_parameters_are_the_models(config: ModelConfig) -> None:
-    with torch.device("meta"):
-        model = LM(config)
-    assert count.params(config) == sum(p.numel() for p in model.parameters())
-    inner = sum(p.numel() for name, p in model.named_parameters() if "blocks" in name or name.startswith("norm"))
-    assert count.params_non_embedding(config) == inner
-
-
-@given(st.integers(1, 40), st.one_of(st.none(), st.integers(1, 50)))
-def test_counted_pairs_are_those_of_the_mask(tokens: int, window: int | None) -> None:
-    slots = torch.arange(tokens)
-    assert count.attended_pairs(tokens, True, window) == int(mask.visible(slots, slots, window).sum())
-
-
-@settings(max_examples=300, deadline=None)
-@given(random_configs())
-def test_counted_flops_are_what_an_operator_counter_sees(config: ModelConfig) -> None:
-    """torch's counter does not know causality, so the full count is compared, on the plain path, on no device."""
-    from torch.utils.flop_counter import FlopCounterMode
-
-    with torch.device("meta"):
-        model, tokens = LM(config, path="plain"), torch.zeros(1, config.context, dtype=torch.long)
-        with FlopCounterMode(display=False) as counter:
-            model(tokens)
-    assert counter.get_total_flops() == count.forward_flops(config, config.context, causal=False)

@@ -1,13 +1,18 @@
 """Equal budgets: within tolerance, or refused with the nearest solutions."""
 
+import re
+from typing import Any
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lmcore import count
-from lmcore.config import ModelConfig, replace
-from sweeps.match import COSTS, residual, solve
-from sweeps.spec import Match, SweepError
+from lmcore.config import ConfigError, ModelConfig, replace
+from lmcore.resize import RESIZE
+from sweeps.match import COSTS, neighbours, residual, solve
+from sweeps.spec import Match, Sweep, SweepError
+from tests.lmcore.models import models
 
 BASE = ModelConfig(d_model=128, ffn="relu", vocab=100)
 
@@ -43,7 +48,7 @@ def test_an_arm_that_is_too_large_without_any_ffn_is_refused() -> None:
         solve(replace(base, {"n_layer": 8}), base, Match())
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
     by=st.sampled_from(list(COSTS)),
     ffn=st.sampled_from(["relu", "swiglu", "geglu", "gelu"]),
@@ -62,8 +67,134 @@ def test_within_tolerance_or_refused(
     try:
         found = solve(arm, base, match)
     except SweepError:
-        brute = min(abs(residual(replace(arm, {"d_ff": n}), base, match)) for n in range(1, 5000))
+        brute = min(abs(residual(replace(arm, {"d_ff": n}), base, match)) for n in range(1, 3000))
         assert brute > tolerance
     else:
         assert abs(residual(found, base, match)) <= tolerance
         assert replace(found, {"d_ff": 1}) == replace(arm, {"d_ff": 1})
+
+
+def matched(arm: ModelConfig, base: ModelConfig, **how: Any) -> ModelConfig:
+    return solve(arm, base, Match(**how))
+
+
+def sizes(m: ModelConfig) -> tuple[int, ...]:
+    return m.n_layer, m.d_model, m.n_head, m.n_kv_head, m.d_head, m.d_ff
+
+
+def test_deeper_models_are_made_narrower_in_proportion() -> None:
+    base = ModelConfig(vocab=100, n_layer=8, d_model=512, n_head=8, n_kv_head=4, d_ff=1024)
+    arm = matched(replace(base, {"n_layer": 32}), base, over="d_model", by="params_non_embedding")
+    assert sizes(arm) == (32, 256, 4, 2, 64, 512)
+    assert sizes(matched(replace(base, {"d_ff": 2048}), base, over="d_model", tolerance=0.05)) == (
+        8,
+        400,
+        6,
+        3,
+        64,
+        1600,
+    )
+
+
+def test_layers_and_heads_are_found_by_their_number() -> None:
+    base = ModelConfig(vocab=100, n_layer=8, d_model=64, n_head=8, d_ff=256)
+    assert matched(replace(base, {"n_layer": 3}), base, over="n_layer").n_layer == 8
+    arm = matched(replace(base, {"n_head": 2, "d_head": 8}), base, over="n_head", by="flops")
+    assert sizes(arm) == sizes(base)
+
+
+def test_a_group_keeps_its_size_and_mqa_its_one_head() -> None:
+    base = ModelConfig(vocab=100, d_model=128, n_head=8, d_ff=256)
+    gqa = matched(replace(base, {"n_kv_head": 2}), base, over="n_head", by="kv_bytes")
+    assert sizes(gqa) == (4, 128, 32, 8, 16, 256)
+    mqa = matched(replace(base, {"n_kv_head": 1}), base, over="n_head", tolerance=0.05)
+    assert (mqa.n_kv_head, mqa.d_head) == (1, 16)
+    assert mqa.n_head > 8
+
+
+def test_equal_cache_with_windows_needs_more_layers() -> None:
+    base = ModelConfig(n_layer=4, context=128)
+    local = replace(base, {"window": 32, "window_pattern": "LF"})
+    assert matched(local, base, over="n_layer", by="kv_bytes").n_layer == 7  # 4 x 32 + 3 x 128 = 4 x 128
+
+
+def test_a_size_that_changes_nothing_is_refused_with_the_reason() -> None:
+    base = ModelConfig(d_model=128, n_head=8)
+    for n_kv_head in (4, 1):
+        with pytest.raises(SweepError, match="d_ff does not change kv_bytes"):
+            matched(replace(base, {"n_kv_head": n_kv_head}), base, by="kv_bytes")
+    with pytest.raises(SweepError, match="n_head does not change kv_bytes"):
+        matched(replace(base, {"n_kv_head": 1}), base, by="kv_bytes", over="n_head")
+
+
+def test_an_arm_may_be_left_as_it_is() -> None:
+    arms = {"a": {}, "b": {"model.n_kv_head": 1}, "c": {"model.n_kv_head": 2}}
+    match = Match(arms=("c",))
+    assert [match.covers(arm) for arm in arms] == [False, False, True]
+    with pytest.raises(SweepError, match=r"match\.arms names 'd'"):
+        Sweep("?", arms, baseline="a", match=Match(arms=("d",)))
+    with pytest.raises(SweepError, match="tolerance"):
+        Match(tolerance=-1.0)
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    arm=models(),
+    base=models(),
+    by=st.sampled_from(list(COSTS)),
+    over=st.sampled_from(list(RESIZE)),
+    tolerance=st.floats(1e-4, 0.2),
+    multiple=st.sampled_from([1, 8, 64]),
+)
+def test_random_pairs_are_within_tolerance_or_refused_with_both_sides(
+    arm: ModelConfig, base: ModelConfig, by: Any, over: Any, tolerance: float, multiple: int
+) -> None:
+    match = Match(by=by, over=over, tolerance=tolerance, multiple=multiple)
+    cost, target = COSTS[by], COSTS[by](base)
+    try:
+        found = solve(arm, base, match)
+    except SweepError as error:
+        near = neighbours(arm, base, match)
+        assert all(abs(residual(m, base, match)) > tolerance for m in near)
+        _are_the_nearest(near, arm, match, target)
+        if "does not change" in str(error):
+            assert cost(RESIZE[match.over](arm, 50)) == cost(RESIZE[match.over](arm, 4000))
+        else:
+            assert re.findall(rf"{over} (\d+):", str(error)) == [str(getattr(m, over)) for m in near]
+    else:
+        assert abs(residual(found, base, match)) <= tolerance
+        kept = {"d_ff", "n_layer", "d_model", "n_head", "n_kv_head"}
+        kept -= {over} | ({"n_head", "n_kv_head", "d_ff"} if over == "d_model" else set())
+        kept -= {"n_kv_head"} if over == "n_head" else set()
+        assert {k: getattr(found, k) for k in kept} == {k: getattr(arm, k) for k in kept}
+        assert found.d_head == arm.d_head
+
+
+def _are_the_nearest(near: list[ModelConfig], arm: ModelConfig, match: Match, target: int) -> None:
+    """By trying every size: nothing lies between the two, and one alone is the smallest or the largest there is."""
+    cost = COSTS[match.by]
+    costs = [cost(m) for m in near]
+    assert costs == sorted(costs)
+    if len(near) == 2:
+        assert costs[0] < target < costs[1]
+    numbers = sorted({getattr(m, match.over) for m in near})
+    for n in range(1, min(2 * numbers[-1] + 2, 60)):
+        try:
+            tried = cost(RESIZE[match.over](arm, n))
+        except ConfigError:
+            continue  # too few layers for the pattern
+        assert not min([target, *costs]) < tried < max([target, *costs])
+
+
+@settings(max_examples=100, deadline=None)
+@given(models(), st.sampled_from(list(COSTS)), st.sampled_from(list(RESIZE)))
+def test_no_cost_falls_when_a_size_grows(arm: ModelConfig, by: str, over: Any) -> None:
+    """What the search rests on."""
+    costs = []
+    for n in range(1, 40):
+        try:
+            costs.append(COSTS[by](RESIZE[over](arm, n)))
+        except ConfigError:
+            assert over == "n_layer"
+            assert not costs
+    assert costs == sorted(costs)
