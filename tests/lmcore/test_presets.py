@@ -79,6 +79,21 @@ def test_rounded_totals(name: str) -> None:
     assert PUBLISHED[name] == pytest.approx(ROUNDED[name], rel=2e-3)
 
 
+def test_settings_that_no_count_would_notice() -> None:
+    gemma, gemma3, pythia = PRESETS["gemma-2-9b"], PRESETS["gemma-3-1b"], PRESETS["pythia-1b"]
+    assert gemma.layer_kinds[:4] == "LFLF"
+    assert (gemma.attention_softcap, gemma.logit_softcap, gemma.attention_scale) == (50, 30, 1 / 16)
+    assert PRESETS["gemma-2-27b"].attention_scale == 1 / 12
+    assert gemma3.layer_kinds[:12] == "LLLLLF" * 2
+    assert [gemma3.layer_kinds.count(kind) for kind in "LF"] == [22, 4]
+    assert (gemma3.rope_base, gemma3.rope_base_local) == (1e6, 1e4)
+    assert gemma3.embedding_scale == 1152**0.5
+    assert (pythia.d_rope, pythia.d_head) == (64, 256)
+    assert PRESETS["opt-125m"].position_offset == 2
+    assert {PRESETS[name].norm_position for name in ("openai-gpt", "gpt2", "olmo-2-1b")} == {"post", "pre", "branch"}
+    assert {PRESETS[f"qwen3-{size}"].d_head for size in ("0.6b", "4b", "32b")} == {128}
+
+
 @pytest.mark.parametrize("name", PRESETS)
 def test_every_preset_is_a_model_that_runs(name: str) -> None:
     """With fewer layers and without memory: shapes fit together, and a layer has the counted parameters."""

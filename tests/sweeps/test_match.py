@@ -96,6 +96,19 @@ def test_deeper_models_are_made_narrower_in_proportion() -> None:
     )
 
 
+def test_what_follows_a_size() -> None:
+    """Heads are rounded to the nearest whole group, not down; a derived d_ff is derived anew."""
+    gqa = ModelConfig(d_model=512, n_head=8, n_kv_head=4, d_ff=1024)
+    assert sizes(RESIZE["d_model"](gqa, 450)) == (4, 450, 8, 4, 64, 900)  # 3.52 groups
+    assert sizes(RESIZE["d_model"](gqa, 40)) == (4, 40, 2, 1, 64, 80)  # at least one group
+    mqa, mha = (ModelConfig(d_model=512, n_head=8, n_kv_head=n) for n in (1, 8))
+    assert sizes(RESIZE["d_model"](mqa, 320)) == (4, 320, 5, 1, 64, 856)
+    assert sizes(RESIZE["d_model"](mha, 320)) == (4, 320, 5, 5, 64, 856)
+    assert sizes(RESIZE["n_head"](gqa, 3)) == (4, 512, 6, 3, 64, 1024)
+    local = ModelConfig(n_layer=2, window=4, window_pattern="LLF")
+    assert RESIZE["n_layer"](local, 7).layer_kinds == "LLFLLFL"
+
+
 def test_layers_and_heads_are_found_by_their_number() -> None:
     base = ModelConfig(vocab=100, n_layer=8, d_model=64, n_head=8, d_ff=256)
     assert matched(replace(base, {"n_layer": 3}), base, over="n_layer").n_layer == 8
