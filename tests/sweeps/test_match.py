@@ -144,7 +144,7 @@ def test_an_arm_may_be_left_as_it_is() -> None:
     arms = {"a": {}, "b": {"model.n_kv_head": 1}, "c": {"model.n_kv_head": 2}}
     match = Match(arms=("c",))
     assert [match.covers(arm) for arm in arms] == [False, False, True]
-    with pytest.raises(SweepError, match=r"match\.arms names 'd'"):
+    with pytest.raises(ValueError, match=r"match\.arms names 'd'"):
         Sweep("?", arms, baseline="a", match=Match(arms=("d",)))
     with pytest.raises(SweepError, match="tolerance"):
         Match(tolerance=-1.0)
