@@ -146,7 +146,7 @@ def test_an_arm_may_be_left_as_it_is() -> None:
     assert [match.covers(arm) for arm in arms] == [False, False, True]
     with pytest.raises(ValueError, match=r"match\.arms names 'd'"):
         Sweep("?", arms, baseline="a", match=Match(arms=("d",)))
-    with pytest.raises(SweepError, match="tolerance"):
+    with pytest.raises(ValueError, match="tolerance"):
         Match(tolerance=-1.0)
 
 
