@@ -1,0 +1,6 @@
+"""All benchmarks, one after the other: `python -m benchmarks`."""
+
+from benchmarks import telemetry
+
+if __name__ == "__main__":
+    telemetry.main()
