@@ -38,7 +38,13 @@ class Cache:
         self.real: Tensor | None = None  # (B, seen); None while nothing was padding
 
     def extend(self, batch: int, tokens: int, real: Tensor | None, device: torch.device) -> None:
-        """Count `tokens` new slots; `real` (B, tokens) marks padding among them."""
+        """Count `tokens` new slots; `real` (B, tokens) marks padding among them, which only more padding may precede.
+
+        Raises ValueError when what came before ends in padding or has a gap.
+        """
+        if self.real is not None and bool((self.real[:, :-1] & ~self.real[:, 1:]).any() | ~self.real[:, -1].all()):
+            # A window counts slots and a rotation real tokens: behind a gap the two would disagree.
+            raise ValueError("padding after a real token cannot be continued; move padding to the front of the rows")
         if real is not None or self.real is not None:
             old = self.real if self.real is not None else torch.ones(batch, self.seen, dtype=torch.bool, device=device)
             new = real if real is not None else torch.ones(batch, tokens, dtype=torch.bool, device=device)

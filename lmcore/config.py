@@ -61,7 +61,7 @@ class ModelConfig(Config):
 
     position: Literal["rope", "learned", "sinusoidal", "alibi", "none"] = Field(default="rope", description="positions")
     position_offset: int = Field(default=0, ge=0, description="unused rows before a learned table's first position")
-    rope_base: float = Field(default=10000.0, gt=0, description="base of the rotation angles")
+    rope_base: float = Field(default=10000.0, gt=1, description="base of the rotation angles")
     rope_base_local: float = derived_field("the same in local layers")
     rope_layers: Literal["all", "local"] = Field(default="all", description="which layers rotate")
     rope_layout: Literal["half", "pairs"] = Field(
@@ -147,6 +147,8 @@ class ModelConfig(Config):
             raise ValueError(f"RoPE rotates pairs of channels, but d_head is odd ({self.d_head})")
         if self.position == "rope" and self.d_rope < 2:
             raise ValueError(f"rope_fraction {self.rope_fraction} of d_head {self.d_head} rotates no pair of channels")
+        if self.position == "rope" and abs(self.d_head * self.rope_fraction - self.d_rope) > 1e-6:
+            raise ValueError(f"rope_fraction {self.rope_fraction} of d_head {self.d_head} is no whole number of pairs")
         self._refuse_switches_without_effect()
 
     def _refuse_switches_without_effect(self) -> None:
@@ -154,6 +156,10 @@ class ModelConfig(Config):
         for name, (condition, holds) in HAS_EFFECT_WITH.items():
             if getattr(self, name) != derived.get(name, self.default(name)) and not holds(self):
                 raise ValueError(f"{name} has no effect without {condition}; leave it out")
+
+
+def _full_rotates(m: ModelConfig) -> bool:
+    return m.position == "rope" and m.rope_layers == "all" and FULL in m.layer_kinds
 
 
 def _mixed(m: ModelConfig) -> bool:
@@ -165,15 +171,24 @@ HAS_EFFECT_WITH: Mapping[str, tuple[str, Callable[[ModelConfig], bool]]] = {
     "norm_bias": ("norm_affine", lambda m: m.norm_affine),
     "norm_unit_offset": ("norm_affine", lambda m: m.norm_affine),
     "residual": ("norm_position 'pre'", lambda m: m.norm_position == "pre"),
-    "qk_norm_place": ("qk_norm and position 'rope'", lambda m: m.qk_norm != "none" and m.position == "rope"),
+    "qk_norm_place": (
+        "position 'rope' and a qk_norm that rotation can change (learnt gains or LayerNorm)",
+        lambda m: m.qk_norm != "none" and m.position == "rope" and (m.norm_affine or m.norm == "layernorm"),
+    ),
     "window": ("a local layer (L) in window_pattern", lambda m: LOCAL in m.layer_kinds),
     "position_offset": ("position 'learned'", lambda m: m.position == "learned"),
-    "rope_base": ("position 'rope' in a full layer", lambda m: m.position == "rope" and m.rope_layers == "all"),
+    "rope_base": (
+        "position 'rope' in a layer that takes its base from it",
+        lambda m: _full_rotates(m) or (m.position == "rope" and m.rope_base_local == m.rope_base),
+    ),
     "rope_base_local": ("position 'rope' in a local layer", lambda m: m.position == "rope" and LOCAL in m.layer_kinds),
     "rope_layers": ("position 'rope' and both kinds of layers", lambda m: m.position == "rope" and _mixed(m)),
     "rope_layout": ("position 'rope'", lambda m: m.position == "rope"),
     "rope_fraction": ("position 'rope'", lambda m: m.position == "rope"),
-    "rope_scaling": ("position 'rope' and rope_factor above 1", lambda m: m.position == "rope" and m.rope_factor > 1),
+    "rope_scaling": (
+        "position 'rope' in a full layer, and rope_factor",
+        lambda m: _full_rotates(m) and m.rope_factor > 1,
+    ),
     "rope_factor": ("rope_scaling", lambda m: m.rope_scaling != "none"),
     "rope_original_context": ("rope_scaling 'yarn'", lambda m: m.rope_scaling == "yarn"),
 }
@@ -228,7 +243,7 @@ class TrainConfig(Config):
         default="adamw",
         description="adam_l2: decay through the gradient; muon: for hidden matrices, AdamW for the rest",
     )
-    beta1: float = Field(default=0.9, ge=0, lt=1)
+    beta1: float = Field(default=0.9, ge=0, lt=1, description="of Adam's first moment (Muon's momentum is 0.95)")
     beta2: float = Field(default=0.95, ge=0, lt=1)
     eps: float = Field(default=1e-8, gt=0)
     weight_decay: float = Field(default=0.1, ge=0)
@@ -259,6 +274,10 @@ class TrainConfig(Config):
             raise ValueError(
                 f"micro_batch {self.micro_batch} has no effect: the whole batch has {self.batch} sequences"
             )
+        if self.schedule == "wsd" and round(self.steps * (1 - self.wsd_decay)) >= self.steps:
+            raise ValueError(f"wsd_decay {self.wsd_decay} of {self.steps} steps leaves no step in which the rate falls")
+        if self.schedule != "constant" and self.lr_min_ratio == 1:
+            raise ValueError("lr_min_ratio 1 is schedule='constant'; say that instead")
         if self.schedule == "constant" and self.lr_min_ratio != self.default("lr_min_ratio"):
             raise ValueError("lr_min_ratio has no effect with schedule='constant'; leave it out")
 

@@ -23,7 +23,7 @@ class Sampling:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.temperature < 0:
+        if not self.temperature >= 0:
             raise SamplingError(f"temperature must be at least 0, not {self.temperature}")
         if self.top_k is not None and self.top_k < 1:
             raise SamplingError(f"top_k must be at least 1, not {self.top_k}")
@@ -47,8 +47,10 @@ def generate(
     that is too short.
     """
     sampling = sampling or Sampling()
+    if new_tokens < 0 or len(prompts) == 0:
+        raise SamplingError(f"{len(prompts)} prompts and {new_tokens} new tokens: nothing to generate")
     if prompts.shape[1] == 0 or (real is not None and not bool(real.any(dim=1).all())):
-        raise ValueError("every prompt needs at least one token")
+        raise SamplingError("every prompt needs at least one token")
     if real is not None:
         prompts, real = left_padded(prompts, real)
     model.eval()
@@ -81,7 +83,8 @@ def draw(logits: Tensor, sampling: Sampling, generators: list[torch.Generator]) 
     if sampling.temperature == 0:
         return logits.argmax(dim=-1)
     device = logits.device
-    logits = cut_tail(logits.float() / sampling.temperature, sampling).cpu()
+    logits = logits.float() - logits.float().amax(dim=-1, keepdim=True)  # so that a small temperature cannot overflow
+    logits = cut_tail(logits / sampling.temperature, sampling).cpu()
     rows = [torch.multinomial(row.softmax(-1), 1, generator=g) for row, g in zip(logits, generators, strict=True)]
     return torch.cat(rows).to(device)
 
@@ -92,8 +95,8 @@ def cut_tail(logits: Tensor, sampling: Sampling) -> Tensor:
     Nucleus sampling after Holtzman et al. 2020; the token that crosses the threshold is kept, so one always remains.
     """
     if sampling.top_k is not None and sampling.top_k < logits.shape[-1]:
-        least = logits.topk(sampling.top_k, dim=-1).values[..., -1:]
-        logits = logits.masked_fill(logits < least, float("-inf"))
+        likeliest = logits.topk(sampling.top_k, dim=-1)
+        logits = torch.full_like(logits, float("-inf")).scatter(-1, likeliest.indices, likeliest.values)
     if sampling.top_p is not None:
         ordered, index = logits.sort(dim=-1, descending=True)
         before = ordered.softmax(dim=-1).cumsum(dim=-1) - ordered.softmax(dim=-1)

@@ -109,7 +109,8 @@ class Family:
             private = key.startswith("_") and key not in type(theirs).__dataclass_fields__
             if key in covered or private or value == default.get(key):
                 continue
-            if value not in (None, False) or default.get(key) not in (None, False):
+            # Off where off is the default; but a key that the class does not declare may be read with another default.
+            if value is not None and (key not in default or value is not False or default[key] not in (None, False)):
                 raise NotCovered(f"{self.model_type}: {key} = {value!r}")
 
 

@@ -37,8 +37,8 @@ class LM(nn.Module):
     def forward(self, token_ids: Tensor, real: Tensor | None = None, cache: Cache | None = None) -> Tensor:
         """Logits (B, T, vocab). `real` (B, T) is False for padding, on either side; those rows of logits mean nothing.
 
-        With a `cache` the tokens continue what it has seen. Raises ValueError when a learned table of positions is
-        shorter than the sequence.
+        With a `cache` the tokens continue what it has seen, in which padding may only stand in front. Raises ValueError
+        when it does not, or when a learned table of positions is shorter than the sequence.
         """
         batch, tokens = token_ids.shape
         seen = 0

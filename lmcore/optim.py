@@ -17,7 +17,8 @@ def build(named: Named, train: TrainConfig) -> Optimizers:
     adamw    decoupled decay (Loshchilov & Hutter 2019)
     adam_l2  the same with decay added to the gradient, so that the second moment divides it too (Kingma & Ba 2015)
     muon     orthogonalised momentum for the matrices of the layers (Jordan et al. 2024), its step scaled to AdamW's
-             size so that one learning rate serves both (Liu et al. 2025); AdamW for everything else
+             size so that one learning rate serves both (Liu et al. 2025); AdamW for everything else. A stored matrix
+             is orthogonalised as a whole: q, k, v together, gate and up together
 
     Weight matrices are decayed; norm gains, biases and embeddings only with `decay_all`, for shrinking them has no
     regularising meaning.

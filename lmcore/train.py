@@ -109,7 +109,7 @@ class _Run:
 
     def loop(self) -> Outcome:
         """Updates, with evaluations and checkpoints between them."""
-        steps, every = self.config.train.steps, self.config.train
+        steps, train = self.config.train.steps, self.config.train
         if self.progress.step == 0:
             self.evaluate()
         while self.progress.step < steps:
@@ -120,9 +120,9 @@ class _Run:
             if not finite:
                 return self.end("diverged")
             last = self.progress.step == steps
-            if last or self.progress.step % every.eval_every == 0:
+            if last or self.progress.step % train.eval_every == 0:
                 self.evaluate()
-            if last or self.progress.step % every.checkpoint_every == 0:
+            if last or self.progress.step % train.checkpoint_every == 0:
                 self.save()
         if self.last_eval is None:
             self.evaluate()  # resumed from the last checkpoint of all: only the ending was missing
@@ -147,7 +147,6 @@ class _Run:
         optim.set_lr(self.optimizers, lr)
         inputs, targets = self.batch(step)
         loss = self.accumulate(step, inputs, targets)
-        self.lift_gradients()
         limit = math.inf if train.clip is None else train.clip
         grad_norm = torch.nn.utils.clip_grad_norm_(self.master.parameters(), limit)
         finite = bool(torch.isfinite(loss)) and bool(torch.isfinite(grad_norm))
@@ -182,12 +181,14 @@ class _Run:
         self.sink.telemetry_rows(telemetry.rows(self.progress.step, [*ratios, *seen]))
 
     def lift_gradients(self) -> None:
-        """From the bf16 weights to their float32 masters, where there are two."""
+        """Add those of the bf16 weights to their float32 masters, where there are two: bf16 would round the sum."""
         if self.model is self.master:
             return
         for master, parameter in zip(self.master.parameters(), self.model.parameters(), strict=True):
-            master.grad = None if parameter.grad is None else parameter.grad.float()
-            parameter.grad = None
+            if parameter.grad is not None:
+                gradient = parameter.grad.float()
+                master.grad = gradient if master.grad is None else master.grad + gradient
+                parameter.grad = None
 
     def lower_weights(self) -> None:
         """The masters rounded into the bf16 weights, where there are two: small updates add up in the masters."""
@@ -206,6 +207,7 @@ class _Run:
             share = len(x) / len(inputs)
             loss, penalty = self.losses(x, y)
             ((loss + penalty) * share).backward()  # type: ignore[no-untyped-call]
+            self.lift_gradients()
             total += loss.detach() * share
         return total
 

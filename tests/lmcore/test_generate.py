@@ -1,5 +1,7 @@
 """Generation: seeded, per row, with padding on either side, and the cut tails are what they say."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
@@ -45,6 +47,11 @@ def test_the_seed_decides() -> None:
     assert first.tolist() != generate(model, prompts(), 20, Sampling(seed=2)).tolist()
 
 
+def test_a_tiny_temperature_is_greedy() -> None:
+    model = LM(CONFIG)
+    assert generate(model, prompts(), 8, Sampling(1e-40)).tolist() == generate(model, prompts(), 8, GREEDY).tolist()
+
+
 def test_eos_ends_each_row_by_itself() -> None:
     model, given = LM(CONFIG), prompts(4)
     free = generate(model, given, 12, Sampling(seed=5))
@@ -63,6 +70,7 @@ def test_tails_are_cut_where_they_say() -> None:
 
     assert kept(Sampling(top_k=2)) == [0, 1]
     assert kept(Sampling(top_k=9)) == [0, 1, 2, 3, 4]
+    assert int(cut_tail(torch.zeros(1, 5), Sampling(top_k=2)).isfinite().sum()) == 2  # also among equals
     assert kept(Sampling(top_p=0.5)) == [0]
     assert kept(Sampling(top_p=0.69)) == [0, 1]
     assert kept(Sampling(top_p=0.71)) == [0, 1, 2]
@@ -80,10 +88,19 @@ def test_draws_follow_the_distribution() -> None:
 
 
 def test_impossible_requests_are_refused() -> None:
-    for words, bad in (("temperature", {"temperature": -1.0}), ("top_k", {"top_k": 0}), ("top_p", {"top_p": 1.5})):
+    refused: list[tuple[str, dict[str, Any]]] = [
+        ("temperature", {"temperature": -1.0}),
+        ("temperature", {"temperature": float("nan")}),
+        ("top_k", {"top_k": 0}),
+        ("top_p", {"top_p": 1.5}),
+    ]
+    for words, bad in refused:
         with pytest.raises(ValueError, match=words):
             Sampling(**bad)
     with pytest.raises(ValueError, match="at least one token"):
         generate(LM(CONFIG), torch.zeros(1, 0, dtype=torch.long), 3)
+    for rows, new in ((torch.zeros(0, 3, dtype=torch.long), 3), (prompts(1), -1)):
+        with pytest.raises(ValueError, match="nothing to generate"):
+            generate(LM(CONFIG), rows, new)
     with pytest.raises(ValueError, match="only 32 learned positions"):
         generate(LM(replace(CONFIG, {"position": "learned"})), prompts(1), 40)

@@ -201,7 +201,7 @@ FAULTS: dict[str, Fault] = {
     "RoPE base of local layers": scaled("rope_base_local", 1.5),
     "one RoPE base for all": config_fault(lambda c: {"rope_base_local": c.rope_base} if "F" in c.layer_kinds else None),
     "RoPE fraction": config_fault(lambda c: {"rope_fraction": 1.0} if c.rope_fraction < 1 else None),
-    "RoPE in part": config_fault(lambda c: {"rope_fraction": 0.5} if c.position == "rope" else None),
+    "RoPE in part": config_fault(lambda c: {"rope_fraction": 2 / c.d_head} if c.position == "rope" else None),
     "RoPE in full layers": switched("rope_layers", {"local": "all"}),
     "no RoPE": config_fault(lambda c: NO_ROPE if c.position == "rope" else None),
     "RoPE not stretched": config_fault(lambda c: {"rope_scaling": "none", "rope_factor": 1.0}),

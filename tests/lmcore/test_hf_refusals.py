@@ -41,6 +41,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "another model type": (lambda: transformers.BloomConfig(), "'bloom'; covered are gpt2, "),
     "a model of pictures": (lambda: transformers.Gemma3Config(), "'gemma3'"),
     "an unknown key": (lambda: llama(depth_scale=0.5), "llama: depth_scale = 0.5"),
+    "seeing both ways": (lambda: llama(is_causal=False), "is_causal = False"),
     "chunks": (lambda: llama(chunk_size_feed_forward=4), "chunk_size_feed_forward"),
     "layers of their own": (lambda: llama(per_layer_config={0: {"intermediate_size": 8}}), "per_layer_config"),
     "quantised": (lambda: llama(quantization_config={"bits": 4}), "quantization_config"),

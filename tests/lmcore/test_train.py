@@ -157,6 +157,15 @@ def test_bf16_stays_near_float32_and_resumes_bitwise(precision: str, tokens: Tok
     assert resumed.summary["weights_sha256"] == ended.summary["weights_sha256"]
 
 
+def test_micro_batches_of_bf16_weights_add_up_in_float32(tokens: TokenData) -> None:
+    """64 gradients of one sequence each: summed in bf16 their norm would be off by percents."""
+    config = replace(RUN, {"train.precision": "bf16_weights", "train.steps": 5, "train.batch": 64, "train.warmup": 0})
+    whole, parts = (
+        run(replace(config, {"train.micro_batch": micro}), tokens)[0].rows[0]["grad_norm"] for micro in (None, 1)
+    )
+    assert parts == pytest.approx(whole, rel=2e-3)
+
+
 def test_updates_too_small_for_bf16_add_up_in_the_float32_masters(tokens: TokenData) -> None:
     """bf16 keeps 8 bits: at 1e-6 a step no weight near 0.1 would ever move by itself."""
     config = replace(RUN, {"train.precision": "bf16_weights", "train.lr": 1e-6, "train.weight_decay": 0.0})
