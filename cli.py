@@ -136,7 +136,7 @@ def ingest(
 
 @app.command()
 def sql(query: str, as_json: JsonFlag = False, home: HomeOption = None) -> None:
-    """Query the results database (tables: plans, plan_runs, runs, attempts, train, evals)."""
+    """Query the results database (tables: plans, plan_runs, runs, attempts, train, evals, telemetry, decode)."""
     from results.query import rows
 
     _rows(rows(_ingested(home), query), as_json)

@@ -259,7 +259,7 @@ class TrainConfig(Config):
     eval_sequences: int = Field(default=256, ge=1, description="fixed validation sequences, evenly spread")
     log_every: int = Field(default=1, ge=1)
     checkpoint_every: int = Field(default=200, ge=1)
-    telemetry_every: int = Field(default=0, ge=0, description="steps between looks inside the model; 0: none")
+    telemetry_every: int = Field(default=100, ge=0, description="steps between looks inside the model; 0: none")
 
     def check(self) -> None:
         if self.decay_all and not self.weight_decay:
