@@ -138,8 +138,8 @@ def decode_figure(rows: pl.DataFrame, looks: dict[str, Look]) -> Figure:
         for row in rows.iter_rows(named=True):
             look = looks[row["arm"]]
             axes.plot([row["tokens_per_s"]], [row["val_loss"]], "o", color=look.color, ms=4 + 6 * row["share"])
-            note = f" {shown(row['arm'], 20)}"
-            axes.annotate(note, (row["tokens_per_s"], row["val_loss"]), color=look.color, va="center")
+            at, beside = (row["tokens_per_s"], row["val_loss"]), (8, 3)  # points: clear of the dot, which may be large
+            axes.annotate(shown(row["arm"], 20), at, beside, textcoords="offset points", color=look.color)
         axes.margins(x=0.25, y=0.2)
         axes.set(title="Loss against decode speed", xlabel="decoded tokens per second", ylabel="nats per token")
         return figure
