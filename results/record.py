@@ -15,6 +15,8 @@ __all__ = ["Attempt", "AttemptInfo", "RunFolder", "SpecMismatch", "Superseded", 
 
 log = logging.getLogger(__name__)
 
+CHECKPOINTS_KEPT = 2  # the newest, and the one before for when the newest is damaged
+
 
 class SpecMismatch(ValueError):
     """The run exists with another spec; `keys` are the dotted names of what differs."""
@@ -201,7 +203,7 @@ class Attempt:
         for rows in self._logs.values():
             rows.sync()
 
-    def save_checkpoint(self, step: int, blobs: Mapping[str, bytes], keep: int = 2) -> None:
+    def save_checkpoint(self, step: int, blobs: Mapping[str, bytes], keep: int = CHECKPOINTS_KEPT) -> None:
         """Store a checkpoint durably, rows first, and delete all but the newest `keep`.
 
         Raises Superseded if a later attempt exists and StorageFull without space; earlier checkpoints stay intact.

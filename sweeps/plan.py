@@ -13,14 +13,13 @@ from lmcore.corpus import DataError
 from lmcore.data import DataInfo
 from results.files import BadFile, now, read_json, write_json
 from results.home import Home
-from results.record import RunFolder
+from results.record import CHECKPOINTS_KEPT, RunFolder
 from sweeps.load import Loaded
 from sweeps.match import residual, solve
 from sweeps.spec import Overrides, Sweep, SweepError
 
 SWEEP_KEYS = ("seeds", "smallest_effect")  # of a scale: the sweep's own, not the run's
 ROW_BYTES = 120  # one logged step in the run folder and again in the database
-CHECKPOINTS_KEPT = 2
 MATCHED_SIZES = ("d_ff", "n_layer", "d_model", "n_head")  # of the model: what a match may have solved
 
 
