@@ -1,0 +1,67 @@
+"""The commands about the record: runs, show, logs, ingest, sql."""
+
+from typing import Annotated
+
+import typer
+
+from results.console import HomeOption, JsonFlag, home_at, ingested, name_bad_files, print_json, print_rows
+
+app = typer.Typer()
+
+
+@app.command()
+def runs(as_json: JsonFlag = False, home: HomeOption = None) -> None:
+    """Every run of this home."""
+    from results import views
+
+    print_rows(views.runs(ingested(home)), as_json)
+
+
+@app.command()
+def show(run: str, as_json: JsonFlag = False, home: HomeOption = None) -> None:
+    """One run: what it is, its attempts and how it ended (RUN may be the beginning of an id)."""
+    from results import views
+
+    print_json(views.run(home_at(home), run), indent=None if as_json else 2)
+
+
+@app.command()
+def logs(
+    run: str,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the run ends.")] = False,
+    home: HomeOption = None,
+) -> None:
+    """What the newest attempt of a run printed."""
+    from results import views
+
+    for text in views.log(home_at(home), run, follow):
+        print(text, end="", flush=True)
+
+
+@app.command()
+def ingest(
+    rebuild: Annotated[bool, typer.Option(help="Read every file again into a new database.")] = False,
+    strict: Annotated[bool, typer.Option(help="Fail when a file could not be read.")] = False,
+    as_json: JsonFlag = False,
+    home: HomeOption = None,
+) -> None:
+    """Bring lab.duckdb up to date with the run folders."""
+    from dataclasses import asdict
+
+    from results.ingest import ingest as ingest_files
+
+    done = ingest_files(home_at(home), rebuild=rebuild)
+    if as_json:
+        print_json(asdict(done))
+    else:
+        print(f"{done.rows_new} new rows, {done.runs} runs, {done.seconds:.2f} s: {home_at(home).database}")
+    name_bad_files(done.bad_files)
+    raise typer.Exit(1 if strict and done.bad_files else 0)
+
+
+@app.command()
+def sql(query: str, as_json: JsonFlag = False, home: HomeOption = None) -> None:
+    """Query the results database (tables: plans, plan_runs, runs, attempts, train, evals, telemetry, decode)."""
+    from results.query import rows
+
+    print_rows(rows(ingested(home), query), as_json)

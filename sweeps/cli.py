@@ -1,0 +1,87 @@
+"""The commands about sweeps and models: status, cancel, generate, decode, export, flops."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from results.console import HomeOption, JsonFlag, home_at, print_json, print_rows, stdout
+
+app = typer.Typer()
+
+Sets = Annotated[list[str] | None, typer.Option("--set", help="Override, such as train.lr=3e-3; may be repeated.")]
+ScaleOption = Annotated[str | None, typer.Option(help="One of the sweep's scales [default: the sweep's own].")]
+
+
+@app.command()
+def status(name: str, as_json: JsonFlag = False, home: HomeOption = None) -> None:
+    """The state of every run of a sweep (NAME, NAME@SCALE or NAME/PLAN)."""
+    from sweeps import commands
+
+    answer = commands.status(name, home_at(home))
+    print_json(answer) if as_json else stdout().print(commands.status_table(answer))
+
+
+@app.command()
+def cancel(name: str, as_json: JsonFlag = False, home: HomeOption = None) -> None:
+    """Stop a sweep or one run; each saves first, and `lab sweep` goes on from there."""
+    from sweeps import commands
+
+    asked = commands.cancel(name, home_at(home))
+    print_json({"cancelled": asked}) if as_json else print(f"asked {len(asked)} runs to save and stop")
+
+
+@app.command()
+def generate(
+    run: str,
+    prompt: Annotated[list[str], typer.Option(help="Text to continue; may be repeated.")],
+    tokens: Annotated[int, typer.Option(min=1, help="New tokens.")] = 200,
+    temperature: Annotated[float, typer.Option(help="0 takes the likeliest token.")] = 1.0,
+    top_k: Annotated[int | None, typer.Option(help="Draw from the k likeliest.")] = None,
+    top_p: Annotated[float | None, typer.Option(help="Draw from the smallest set of this probability.")] = None,
+    seed: int = 0,
+    as_json: JsonFlag = False,
+    home: HomeOption = None,
+) -> None:
+    """Let the model of a run write on."""
+    from lmcore.generate import Sampling
+    from sweeps.sample import continuations
+
+    new = continuations(home_at(home), run, prompt, tokens, Sampling(temperature, top_k, top_p, seed))
+    if as_json:
+        print_json([{"prompt": text, "continuation": more} for text, more in zip(prompt, new, strict=True)])
+    else:
+        print("\n---\n".join(text + more for text, more in zip(prompt, new, strict=True)))
+
+
+@app.command()
+def decode(
+    name: str,
+    batch: Annotated[list[int], typer.Option(min=1, help="Sequences at once; may be repeated.")] = [1, 8],  # noqa: B006
+    prompt: Annotated[int, typer.Option(min=1, help="Tokens of the prompt.")] = 64,
+    tokens: Annotated[int, typer.Option(min=1, help="New tokens.")] = 64,
+    as_json: JsonFlag = False,
+    home: HomeOption = None,
+) -> None:
+    """Measure what generating costs with the model of each arm of a sweep; stored beside the loss."""
+    from sweeps import commands
+
+    print_rows(commands.decode(name, home_at(home), batch, prompt, tokens), as_json)
+
+
+@app.command()
+def export(
+    run: str,
+    hf: Annotated[Path, typer.Option(help="Folder to write for transformers (safetensors).")],
+    as_json: JsonFlag = False,
+    home: HomeOption = None,
+) -> None:
+    """Write the model of a run for another library, and check its loss there."""
+    from sweeps.sample import export as export_run
+
+    done = export_run(home_at(home), run, hf)
+    if as_json:
+        print_json(done)
+    else:
+        here, there = done["val_loss"], done["val_loss_there"]
+        print(f"{done['folder']}: {done['family']}, validation loss {here:.6f} here, {there:.6f} there")
