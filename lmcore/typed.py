@@ -9,6 +9,7 @@ import difflib
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any, ClassVar, Self, TypeGuard, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
@@ -54,7 +55,7 @@ class Config(BaseModel):
 
     def default(self, name: str) -> Any:
         """The declared default of a field."""
-        return type(self).model_fields[name].get_default()
+        return _defaults(type(self))[name]
 
     def explicit(self) -> dict[str, Any]:
         """Only what was set, nested: the input that builds this config again."""
@@ -65,14 +66,19 @@ class Config(BaseModel):
         """What makes two configs the same experiment: fields at their default, paths and logging left out."""
         derived = self.derived()
         out: dict[str, Any] = {}
-        for name in type(self).model_fields:
+        for name, default in _defaults(type(self)).items():
             value = getattr(self, name)
             if isinstance(value, Config):
                 if nested := value.identity():
                     out[name] = nested
-            elif name not in self.NOT_IDENTITY and value != derived.get(name, self.default(name)):
+            elif name not in self.NOT_IDENTITY and value != derived.get(name, default):
                 out[name] = value + 0.0 if isinstance(value, float) else value  # -0.0 and 0.0 are one value
         return out
+
+
+@cache
+def _defaults(kind: type[Config]) -> dict[str, Any]:
+    return {name: field.get_default() for name, field in kind.model_fields.items()}
 
 
 AnyConfig = TypeVar("AnyConfig", bound=Config)

@@ -1,7 +1,13 @@
-"""The JSON files of a home as rows of the small tables. One damaged file is named and harms no other."""
+"""The JSON files of a home as rows of the small tables. One damaged file is named and harms no other.
+
+What is read is by folder: a run, a plan, a snapshot. A folder whose files are as they were at the last ingest is
+passed over, which costs a few looks at its directory: so an ingest takes as long as what is new.
+"""
 
 import contextlib
+import hashlib
 import json
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,10 +17,11 @@ from results.files import BadFile, encode_json, read_json
 from results.home import Home
 from results.record import AttemptInfo, RunFolder, owned_until
 from results.rows import COLUMNS, RowKind
-from results.state import RunState, State, run_state
+from results.state import ENDED, RunState, State, run_state
 
 Row = dict[str, Any]
 SMALL_TABLES = ("plans", "plan_runs", "runs", "attempts", "snapshots", "decode")
+UNSETTLED = ""  # the signature of a run whose state depends on more than its files
 
 
 @dataclass(frozen=True)
@@ -31,16 +38,33 @@ class RowFile:
 
 @dataclass
 class Survey:
-    """What the files of a home say, by table, and which of them could not be used."""
+    """What the files of a home say, by table; only of folders that are not as they were `seen` last."""
 
     home: Home
+    seen: Mapping[str, str]
     tables: dict[str, list[Row]] = field(default_factory=lambda: {name: [] for name in SMALL_TABLES})
     bad: list[tuple[str, str]] = field(default_factory=list)
     row_files: list[RowFile] = field(default_factory=list)
+    changed: dict[str, str] = field(default_factory=dict)
+    present: set[str] = field(default_factory=set)
+
+    @property
+    def gone(self) -> set[str]:
+        """Folders that were there last time."""
+        return self.seen.keys() - self.present
 
     def name(self, path: Path) -> str:
         """`path` relative to the home, as the database stores it."""
         return path.relative_to(self.home.path).as_posix()
+
+    def is_new(self, folder: Path) -> bool:
+        """Whether `folder` has to be read again; notes its new signature if so."""
+        name, now = self.name(folder), _signature(folder)
+        self.present.add(name)
+        if self.seen.get(name) == now:
+            return False
+        self.changed[name] = now
+        return True
 
     @contextlib.contextmanager
     def tolerating(self, path: Path) -> Iterator[None]:
@@ -53,18 +77,50 @@ class Survey:
             self.bad.append((self.name(path), f"{type(error).__name__}: {error}"))
 
 
-def survey(home: Home) -> Survey:
-    """Read every JSON file below `home` that the database shows."""
-    found = Survey(home)
+def survey(home: Home, seen: Mapping[str, str]) -> Survey:
+    """Read every JSON file below `home` that the database shows and that may be new since `seen`."""
+    found = Survey(home, seen)
     for path in sorted(home.sweeps.glob("*/*/plan.json")):
-        with found.tolerating(path):
-            _add_plan(found, path)
+        if found.is_new(path.parent):
+            with found.tolerating(path):
+                _add_plan(found, path)
     for path in sorted(home.snapshots.glob("*/SNAPSHOT.json")):
-        with found.tolerating(path):
-            found.tables["snapshots"].append(_snapshot(_object(path)))
+        if found.is_new(path.parent):
+            with found.tolerating(path):
+                found.tables["snapshots"].append(_snapshot(_object(path)))
     for run_id in home.run_ids():
-        _add_run(found, home.run(run_id))
+        run = home.run(run_id)
+        if found.is_new(run.path):
+            _add_run(found, run)
     return found
+
+
+def planned_run(spec: Row) -> Row:
+    """The row of a run that nobody has begun."""
+    return {**_spec(spec), "run_id": text(spec["run_id"]), "state": str(State.PLANNED), "step": 0, "attempts": 0}
+
+
+def folder_of(name: str) -> str:
+    """The folder that is surveyed as a whole, of the name of a file in it."""
+    parts = name.split("/")
+    return "/".join(parts[: 3 if parts[0] == "sweeps" else 2])
+
+
+def _signature(folder: Path) -> str:
+    """Changes when a file in `folder` does: names, sizes and times, checkpoints by their directory alone."""
+    digest = hashlib.blake2b(digest_size=12)
+    waiting = [str(folder)]
+    while waiting:
+        with os.scandir(waiting.pop()) as entries:
+            for entry in sorted(entries, key=lambda entry: entry.name):
+                stat = entry.stat(follow_symlinks=False)
+                digest.update(f"{entry.path}\0{stat.st_size} {stat.st_mtime_ns}\n".encode(errors="surrogateescape"))
+                if entry.is_dir(follow_symlinks=False) and entry.name not in _OPAQUE:
+                    waiting.append(entry.path)
+    return digest.hexdigest()
+
+
+_OPAQUE = ("checkpoints", "lmcore", "results", "sweeps", "jobs", "workers", "submissions", ".launching")
 
 
 def integer(value: Any) -> int | None:
@@ -119,7 +175,7 @@ def _add_plan(found: Survey, path: Path) -> None:
         "smallest_effect": real(plan.get("smallest_effect")),
         "last_call_at": text(last_call.get("called_at")),
         "code_hash": text(last_call.get("code_hash")),
-        "plan": encode_json(plan),
+        "plan": encode_json(plan, indent=None),
     }
     found.tables["plans"].append(row)
     found.tables["plan_runs"].extend(runs)
@@ -142,6 +198,8 @@ def _snapshot(value: Row) -> Row:
 def _add_run(found: Survey, run: RunFolder) -> None:
     attempts = run.attempts()
     state = run_state(run, attempts=attempts)
+    if state.state not in ENDED:
+        found.changed[found.name(run.path)] = UNSETTLED
     found.bad.extend((found.name(path), reason) for info in attempts for path, reason in info.bad)
     limits = owned_until(attempts)
     for info in attempts:
@@ -191,8 +249,8 @@ def _spec(spec: Row) -> Row:
         "data_fingerprint": text(data.get("fingerprint")),
         "tokenizer": text(data.get("tokenizer")),
         "vocab": integer(data.get("vocab")),
-        "config": encode_json(_section(spec, "config")),
-        "account": encode_json(account),
+        "config": encode_json(_section(spec, "config"), indent=None),
+        "account": encode_json(account, indent=None),
     }
 
 

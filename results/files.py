@@ -74,24 +74,33 @@ def fsync_folder(folder: Path) -> None:
         os.close(fd)
 
 
-def write_new(path: Path, data: bytes) -> None:
-    """Write and fsync a file that must not exist yet. Its name is durable only after fsync_folder."""
-    with naming_full_disk(path, len(data)), path.open("xb") as file:
-        file.write(data)
-        file.flush()
+def fsync_file(path: Path) -> None:
+    """Make the content of a file that was written by somebody else durable."""
+    with path.open("rb") as file:
         os.fsync(file.fileno())
 
 
-def write_bytes(path: Path, data: bytes) -> None:
-    """Replace `path` by `data`, durably. Raises StorageFull with the old content still in place."""
+def write_new(path: Path, data: bytes, durable: bool = True) -> None:
+    """Write (and fsync) a file that must not exist yet. Its name is durable only after fsync_folder."""
+    with naming_full_disk(path, len(data)), path.open("xb") as file:
+        file.write(data)
+        if durable:
+            file.flush()
+            os.fsync(file.fileno())
+
+
+def write_bytes(path: Path, data: bytes, durable: bool = True) -> None:
+    """Replace `path` by `data`, durably unless told otherwise. Raises StorageFull with the old content in place."""
     temp = path.with_name(f".{path.name}.{uuid4().hex}.tmp")
     try:
-        write_new(temp, data)
+        write_new(temp, data, durable)
         with naming_full_disk(path, len(data)):
             temp.replace(path)
-            fsync_folder(path.parent)
-    finally:
+            if durable:
+                fsync_folder(path.parent)
+    except BaseException:
         temp.unlink(missing_ok=True)
+        raise
 
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:
@@ -99,9 +108,13 @@ def write_json(path: Path, value: Mapping[str, Any]) -> None:
     write_bytes(path, encode_json(value).encode())
 
 
-def encode_json(value: Mapping[str, Any]) -> str:
-    """Strict JSON text with sorted keys and a newline at its end."""
-    return json.dumps(finite(value), sort_keys=True, indent=1, allow_nan=False) + "\n"
+def encode_json(value: Mapping[str, Any], indent: int | None = 1) -> str:
+    """Strict JSON text with sorted keys and a newline at its end; without indent, ten times faster."""
+    try:
+        text = json.dumps(value, sort_keys=True, indent=indent, allow_nan=False)
+    except ValueError:
+        text = json.dumps(finite(value), sort_keys=True, indent=indent, allow_nan=False)
+    return text + "\n"
 
 
 def finite(value: Any) -> Any:

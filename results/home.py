@@ -42,6 +42,10 @@ class Home:
         return self.path / "reports"
 
     @property
+    def segments(self) -> Path:
+        return self.path / "segments"
+
+    @property
     def database(self) -> Path:
         return self.path / "lab.duckdb"
 
@@ -49,13 +53,17 @@ class Home:
         """The folder of one run, which need not exist yet."""
         return RunFolder(self.runs / safe_name(run_id))
 
+    def folders(self) -> set[str]:
+        """Names of the folders of runs: what has none has not begun."""
+        try:
+            return {path.name for path in self.runs.iterdir()}
+        except FileNotFoundError:
+            return set()
+
     def run_ids(self) -> list[str]:
         """Ids of all runs that have a spec, sorted."""
-        try:
-            names = [path.name for path in self.runs.iterdir()]
-        except FileNotFoundError:
-            return []
-        return sorted(name for name in names if _RUN_ID.fullmatch(name) and (self.runs / name / "spec.json").is_file())
+        names = sorted(name for name in self.folders() if _RUN_ID.fullmatch(name))
+        return [name for name in names if (self.runs / name / "spec.json").is_file()]
 
     def ensure(self) -> None:
         """Create the folders; PermissionError in plain words if that cannot be."""

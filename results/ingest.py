@@ -3,7 +3,6 @@
 import contextlib
 import hashlib
 import logging
-import os
 import shutil
 import time
 from collections.abc import Iterator
@@ -13,29 +12,47 @@ from pathlib import Path
 import duckdb
 import polars as pl
 
-from results import collect, load
-from results.files import fsync_folder
+from results import collect, load, planned, segments
+from results.files import BadFile, fsync_file, fsync_folder
 from results.home import Home
 from results.lock import exclusive
-from results.rows import COLUMNS
+from results.rows import COLUMNS, RowKind
 
 log = logging.getLogger(__name__)
 
 SCHEMA = Path(__file__).with_name("schema.sql")
 WAIT_S = 30.0
+MEMORY_LIMIT = "2GB"  # of DuckDB; what does not fit goes to disk
 
 # A run that is not done shows where its one timeline has come to. A run that was resumed only to be declared done
 # knows its last training loss from its rows alone.
 _FINAL_FROM_ROWS = """
-UPDATE runs SET train_loss = r.loss, wall_s = r.wall_s, tokens_per_s = r.tokens_per_s
-FROM (SELECT run_id, arg_max(train, step) AS r FROM train GROUP BY run_id) last
-WHERE runs.run_id = last.run_id AND runs.finished_at IS NULL;
-UPDATE runs SET train_loss = r.loss
-FROM (SELECT run_id, arg_max(train, step) AS r FROM train GROUP BY run_id) last
-WHERE runs.run_id = last.run_id AND runs.train_loss IS NULL;
+CREATE TEMP TABLE unfinished AS
+SELECT run_id FROM runs JOIN changed ON changed.folder = 'runs/' || run_id
+WHERE finished_at IS NULL OR train_loss IS NULL;
+UPDATE runs SET train_loss = r.loss,
+    wall_s = CASE WHEN finished_at IS NULL THEN r.wall_s ELSE runs.wall_s END,
+    tokens_per_s = CASE WHEN finished_at IS NULL THEN r.tokens_per_s ELSE runs.tokens_per_s END
+FROM (SELECT run_id, arg_max(train, step) AS r FROM train SEMI JOIN unfinished USING (run_id) GROUP BY run_id) last
+WHERE runs.run_id = last.run_id;
 UPDATE runs SET val_loss = r.loss, val_perplexity = r.perplexity, val_bits_per_byte = r.bits_per_byte
-FROM (SELECT run_id, arg_max(evals, step) AS r FROM evals WHERE split = 'val' GROUP BY run_id) last
+FROM (
+    SELECT run_id, arg_max(evals, step) AS r FROM evals SEMI JOIN unfinished USING (run_id)
+    WHERE split = 'val' GROUP BY run_id
+) last
 WHERE runs.run_id = last.run_id AND runs.finished_at IS NULL;
+"""
+# Rows of the small tables that come from a folder that was read anew or is gone. Bad lines lie before the offsets of
+# the ledger and are not met again.
+_FORGET = f"""
+DELETE FROM quarantine WHERE folder IN (FROM touched) AND reason <> '{load.BAD_LINE}';
+DELETE FROM runs WHERE 'runs/' || run_id IN (FROM touched);
+DELETE FROM attempts WHERE 'runs/' || run_id IN (FROM touched);
+DELETE FROM decode WHERE 'runs/' || run_id IN (FROM touched);
+DELETE FROM snapshots WHERE 'snapshots/' || code_hash IN (FROM touched);
+DELETE FROM plans WHERE 'sweeps/' || sweep || '/' || plan_id IN (FROM touched);
+DELETE FROM plan_runs WHERE 'sweeps/' || sweep || '/' || plan_id IN (FROM touched);
+DELETE FROM seen WHERE folder IN (FROM touched);
 """
 
 
@@ -58,11 +75,11 @@ def ingest(home: Home, rebuild: bool = False) -> IngestReport:
     began = time.perf_counter()
     home.ensure()
     with exclusive(home.path / ".ingest", WAIT_S, "ingest") as folder:
-        survey = collect.survey(home)
         private = folder / "new.duckdb"
-        rows_new, bad_files = _build(home, survey, private, rebuild)
+        built = _build(home, private, rebuild)
         _publish(private, home.database)
-    return IngestReport(rows_new, len(survey.tables["runs"]), bad_files, time.perf_counter() - began)
+        segments.tidy(home, built.segments, built.rebuilt)
+    return IngestReport(built.rows_new, built.runs, built.bad_files, time.perf_counter() - began)
 
 
 def content_hash(home: Home) -> str:
@@ -73,7 +90,7 @@ def content_hash(home: Home) -> str:
     digest = hashlib.sha256()
     tables = ("train", "evals", "telemetry", "runs EXCLUDE (state, kind, step)", "attempts", "plan_runs")
     with duckdb.connect() as con:
-        con.execute(f"ATTACH {_quoted(home.database)} AS lab (READ_ONLY); USE lab")
+        con.execute(f"ATTACH {segments.quoted(home.database)} AS lab (READ_ONLY); USE lab")
         for table in tables:
             name, _, exclude = table.partition(" ")
             query = (
@@ -83,37 +100,77 @@ def content_hash(home: Home) -> str:
     return digest.hexdigest()
 
 
-def _build(home: Home, survey: collect.Survey, private: Path, fresh: bool) -> tuple[int, list[tuple[str, str]]]:
+@dataclass(frozen=True)
+class _Built:
+    """What is in a database that was just brought up to date."""
+
+    rows_new: int
+    runs: int
+    bad_files: list[tuple[str, str]]
+    segments: set[str]
+    rebuilt: bool
+
+
+class _Unusable(Exception):
+    """The old database cannot be continued; a new one is made from the files."""
+
+
+def _build(home: Home, private: Path, fresh: bool) -> _Built:
     if not fresh and home.database.exists():
         try:
             shutil.copyfile(home.database, private)
-            return _fill(private, survey)
-        except (duckdb.Error, _OtherSchema) as error:
+            return _fill(home, private, rebuilt=False)
+        except (duckdb.Error, _Unusable) as error:
             log.warning("building %s anew from the files: %s", home.database, error)
     _remove(private)
-    return _fill(private, survey)
+    return _fill(home, private, rebuilt=True)
 
 
-class _OtherSchema(Exception):
-    """The database was made for another schema.sql."""
-
-
-def _fill(private: Path, survey: collect.Survey) -> tuple[int, list[tuple[str, str]]]:
-    empty = not private.exists()
-    with contextlib.closing(duckdb.connect(str(private))) as con:
-        _create_schema(con) if empty else _check_schema(con)
+def _fill(home: Home, private: Path, rebuilt: bool) -> _Built:
+    with contextlib.closing(duckdb.connect(str(private), config={"memory_limit": MEMORY_LIMIT})) as con:
+        _create_schema(con) if rebuilt else _check_continuable(con, home)
+        survey = collect.survey(home, dict(con.execute("FROM seen").fetchall()))
         con.execute("BEGIN")
-        rows_new = _add_rows(con, survey)
-        for table in collect.SMALL_TABLES:
-            con.execute(f"DELETE FROM {table}")
-            _insert(con, table, survey.tables[table])
-        con.execute(_FINAL_FROM_ROWS)
+        rows_new = _update(con, home, survey)
         con.execute("COMMIT")
         con.execute("CHECKPOINT")
         bad = con.execute(
             "SELECT DISTINCT path, reason FROM quarantine WHERE reason <> ? ORDER BY ALL", [load.TORN_TAIL]
-        )
-        return rows_new, bad.fetchall()
+        ).fetchall()
+        runs = sum(name.startswith("runs/") for name in survey.present)
+        used = {name for (name,) in con.execute("SELECT path FROM segments").fetchall()}
+    return _Built(rows_new, runs, bad, used, rebuilt)
+
+
+def _update(con: duckdb.DuckDBPyConnection, home: Home, survey: collect.Survey) -> int:
+    """Renew what the survey found changed; returns the number of rows added."""
+    con.execute("CREATE TEMP TABLE touched (folder TEXT); CREATE TEMP TABLE changed (folder TEXT)")
+    _insert(con, "touched", [{"folder": name} for name in (*survey.changed, *survey.gone)])
+    _insert(con, "changed", [{"folder": name} for name in survey.changed])
+    con.execute(_FORGET)
+    _insert(con, "seen", [{"folder": name, "signature": now} for name, now in survey.changed.items()])
+    for table in collect.SMALL_TABLES:
+        _insert(con, table, survey.tables[table])
+    _insert(con, "quarantine", [load.quarantine(path, None, reason, None) for path, reason in survey.bad])
+    _insert(con, "runs", _planned(con, home))
+    rows_new = _add_rows(con, home, survey)
+    segments.point_views(con, home)
+    con.execute(_FINAL_FROM_ROWS)
+    return rows_new
+
+
+def _planned(con: duckdb.DuckDBPyConnection, home: Home) -> list[collect.Row]:
+    """Rows of runs that are planned and have no folder yet."""
+    found: dict[str, collect.Row] = {}
+    plans = con.execute("SELECT DISTINCT sweep, plan_id FROM plan_runs ANTI JOIN runs USING (run_id)").fetchall()
+    for sweep, plan_id in plans:
+        try:
+            specs = planned.specs(home.sweeps / sweep / plan_id)
+            found |= {run_id: collect.planned_run(spec) for run_id, spec in specs.items()}
+        except (BadFile, TypeError, KeyError, ValueError) as error:
+            log.warning("%s: %s; the next `lab sweep` writes it again", plan_id, error)
+    wanted = con.execute("SELECT DISTINCT run_id FROM plan_runs ANTI JOIN runs USING (run_id)").fetchall()
+    return [found[run_id] for (run_id,) in wanted if run_id in found and not home.run(run_id).path.exists()]
 
 
 def _create_schema(con: duckdb.DuckDBPyConnection) -> None:
@@ -121,34 +178,57 @@ def _create_schema(con: duckdb.DuckDBPyConnection) -> None:
     con.execute("CREATE TABLE schema_version AS SELECT ? AS sha256", [_schema_hash()])
 
 
-def _check_schema(con: duckdb.DuckDBPyConnection) -> None:
-    found = con.execute("SELECT sha256 FROM schema_version").fetchall()
-    if found != [(_schema_hash(),)]:
-        raise _OtherSchema("it was made for another schema")
+def _check_continuable(con: duckdb.DuckDBPyConnection, home: Home) -> None:
+    if con.execute("SELECT sha256 FROM schema_version").fetchall() != [(_schema_hash(),)]:
+        raise _Unusable("it was made for another schema")
+    if lost := segments.missing(con, home):
+        raise _Unusable(f"{len(lost)} segments are missing, such as {home.segments / lost[0]}")
 
 
 def _schema_hash() -> str:
     return hashlib.sha256(SCHEMA.read_bytes()).hexdigest()
 
 
-def _add_rows(con: duckdb.DuckDBPyConnection, survey: collect.Survey) -> int:
-    """Append what is new in the row files and renew the quarantine; returns the number of rows added."""
-    # Bad lines lie before the ledger's offsets and are not met again; everything else is found anew.
-    con.execute("DELETE FROM quarantine WHERE reason <> ?", [load.BAD_LINE])
-    _insert(con, "quarantine", [load.quarantine(path, None, reason, None) for path, reason in survey.bad])
-    ledger = _reconciled_ledger(con, survey.row_files)
-    added = 0
-    for kind in COLUMNS:
-        readings = _readings(con, [file for file in survey.row_files if file.kind == kind], ledger)
-        for batch in load.batches(readings):
-            rows, bad = load.parse(batch)
-            _append(con, f"{kind}_rows", rows)
-            _insert(con, "quarantine", bad)
-            ledger.update((chunk.file.name, chunk.end) for chunk in batch)
-            added += len(rows)
-    con.execute("DELETE FROM ledger")
-    _insert(con, "ledger", [{"path": path, "byte_offset": offset} for path, offset in ledger.items()])
+def _add_rows(con: duckdb.DuckDBPyConnection, home: Home, survey: collect.Survey) -> int:
+    """Append what is new in the row files; returns the number of rows added."""
+    ledger = _reconciled_ledger(con, survey)
+    return sum(_add_rows_of(con, home, kind, survey.row_files, ledger) for kind in COLUMNS)
+
+
+def _add_rows_of(
+    con: duckdb.DuckDBPyConnection, home: Home, kind: RowKind, files: list[collect.RowFile], ledger: dict[str, int]
+) -> int:
+    """Rows of one kind: as many whole segments as they fill, the rest into the table."""
+    added, waiting = 0, list[pl.DataFrame]()
+    new_ledger: dict[str, int] = {}
+    for batch in load.batches(_readings(con, [file for file in files if file.kind == kind], ledger)):
+        rows, bad = load.parse(batch)
+        _insert(con, "quarantine", bad)
+        new_ledger |= {chunk.file.name: chunk.end for chunk in batch}
+        added += len(rows)
+        waiting.append(rows)
+        if sum(map(len, waiting)) >= segments.SEGMENT_ROWS:
+            segments.note(con, kind, segments.write(home, kind, waiting), sum(map(len, waiting)))
+            waiting.clear()
+            _advance(con, new_ledger, spilled=True)
+            new_ledger.clear()
+    for rows in waiting:
+        _append(con, f"{kind}_rows", rows)
+    _advance(con, new_ledger, spilled=False)
+    segments.spill(con, home, kind)
     return added
+
+
+def _advance(con: duckdb.DuckDBPyConnection, ledger: dict[str, int], spilled: bool) -> None:
+    """Note how far each file has been read. A file of which any row is in a segment stays `spilled`."""
+    rows = [
+        {"folder": collect.folder_of(path), "path": path, "byte_offset": offset, "spilled": spilled}
+        for path, offset in ledger.items()
+    ]
+    con.execute("CREATE OR REPLACE TEMP TABLE news AS FROM ledger LIMIT 0")
+    _insert(con, "news", rows)
+    con.execute("UPDATE news SET spilled = TRUE WHERE path IN (SELECT path FROM ledger WHERE spilled)")
+    con.execute("DELETE FROM ledger WHERE path IN (SELECT path FROM news); INSERT INTO ledger FROM news")
 
 
 def _readings(
@@ -165,16 +245,26 @@ def _readings(
             yield reading.chunk
 
 
-def _reconciled_ledger(con: duckdb.DuckDBPyConnection, files: list[collect.RowFile]) -> dict[str, int]:
-    """How far each present file was read. Rows of files that shrank or vanished since are forgotten."""
-    sizes = {file.name: file.path.stat().st_size for file in files}
-    known = con.execute("SELECT path, byte_offset FROM ledger").fetchall()
-    ledger = {path: offset for path, offset in known if sizes.get(path, -1) >= offset}
-    for path in {path for path, _ in known} - ledger.keys():
-        _, run_id, _, attempt, name = Path(path).parts
-        con.execute(f"DELETE FROM {Path(name).stem}_rows WHERE run_id = ? AND attempt = ?", [run_id, int(attempt)])
-        con.execute("DELETE FROM quarantine WHERE path = ?", [path])
+def _reconciled_ledger(con: duckdb.DuckDBPyConnection, survey: collect.Survey) -> dict[str, int]:
+    """How far each file of the changed folders was read. Rows of files that shrank or vanished since are forgotten."""
+    sizes = {file.name: file.path.stat().st_size for file in survey.row_files}
+    known = con.execute("SELECT path, byte_offset, spilled FROM ledger WHERE folder IN (FROM touched)").fetchall()
+    ledger: dict[str, int] = {}
+    for path, offset, spilled in known:
+        if sizes.get(path, -1) >= offset:
+            ledger[path] = offset
+        elif spilled:
+            raise _Unusable(f"{path} shrank or is gone, and its rows are in a segment")
+        else:
+            _forget_rows(con, path)
     return ledger
+
+
+def _forget_rows(con: duckdb.DuckDBPyConnection, path: str) -> None:
+    _, run_id, _, attempt, name = Path(path).parts
+    con.execute(f"DELETE FROM {Path(name).stem}_rows WHERE run_id = ? AND attempt = ?", [run_id, int(attempt)])
+    for table in ("quarantine", "ledger"):
+        con.execute(f"DELETE FROM {table} WHERE path = ?", [path])
 
 
 def _insert(con: duckdb.DuckDBPyConnection, table: str, rows: list[collect.Row]) -> None:
@@ -190,8 +280,7 @@ def _append(con: duckdb.DuckDBPyConnection, table: str, frame: pl.DataFrame) -> 
 
 
 def _publish(private: Path, database: Path) -> None:
-    with private.open("rb") as file:
-        os.fsync(file.fileno())
+    fsync_file(private)
     # We never leave a .wal, but one of a foreign writer must not be replayed into the new database.
     _wal(database).unlink(missing_ok=True)
     private.replace(database)
@@ -205,7 +294,3 @@ def _remove(database: Path) -> None:
 
 def _wal(database: Path) -> Path:
     return database.with_name(database.name + ".wal")
-
-
-def _quoted(path: Path) -> str:
-    return "'" + str(path).replace("'", "''") + "'"

@@ -6,8 +6,8 @@ from typing import Any
 
 import polars as pl
 
-from results.collect import Row, RowFile
-from results.rows import COLUMNS, header
+from results.collect import Row, RowFile, folder_of
+from results.rows import COLUMNS, RowKind, header
 
 BAD_LINE = "bad line"
 TORN_TAIL = "torn tail"
@@ -15,7 +15,7 @@ BAD_HEADER = "unexpected header"
 
 _BATCH_BYTES = 32 << 20
 _SHOWN_CHARS = 200
-_POLARS_TYPES: dict[type, Any] = {int: pl.Int64, float: pl.Float64}
+_POLARS_TYPES: dict[type, Any] = {int: pl.Int64, float: pl.Float64, str: pl.String}
 
 
 @dataclass(frozen=True)
@@ -73,9 +73,30 @@ def batches(chunks: Iterator[Chunk]) -> Iterator[list[Chunk]]:
 
 def parse(batch: list[Chunk]) -> tuple[pl.DataFrame, list[Row]]:
     """(good rows in the order of their table, lines to quarantine) of chunks of one kind."""
+    data = b"".join(chunk.data for chunk in batch)
+    rows = _parse_if_all_good(data, batch[0].file.kind)
+    if rows is None:
+        return _parse_line_by_line(data, batch)
+    return pl.concat([_origin(batch), rows], how="horizontal"), []
+
+
+def _parse_if_all_good(data: bytes, kind: RowKind) -> pl.DataFrame | None:
+    """The rows, or None when any line is not surely one: several times faster than looking at each line."""
+    if any(char in data for char in (b" ", b"\r", b'"', b"\n\n")):
+        return None
+    schema = {name: _POLARS_TYPES[type_] for name, type_ in COLUMNS[kind].items()}
+    try:
+        rows = pl.read_csv(data, has_header=False, schema=schema, quote_char=None)
+    except pl.exceptions.PolarsError:
+        return None
+    whole = len(rows) == data.count(b"\n") and not any(rows.null_count().row(0))
+    return rows if whole else None
+
+
+def _parse_line_by_line(data: bytes, batch: list[Chunk]) -> tuple[pl.DataFrame, list[Row]]:
     columns = COLUMNS[batch[0].file.kind]
     # Latin-1 maps each byte to one character: no byte is refused and a character offset is a byte offset.
-    lines = pl.Series("line", [_decode(b"".join(chunk.data for chunk in batch))[:-1]]).str.split("\n").explode()
+    lines = pl.Series("line", [_decode(data)[:-1]]).str.split("\n").explode()
     # The last field takes any surplus commas along, and then is no number.
     fields = lines.str.splitn(",", len(columns)).struct.rename_fields(list(columns)).struct.unnest()
     typed = fields.select(_typed(name, type_) for name, type_ in columns.items())
@@ -89,7 +110,8 @@ def parse(batch: list[Chunk]) -> tuple[pl.DataFrame, list[Row]]:
 def quarantine(path: str, byte_offset: int | None, reason: str, content: str | None) -> Row:
     """A row of the table of that name."""
     shown = None if content is None else content[:_SHOWN_CHARS]
-    return {"path": path, "byte_offset": byte_offset, "reason": reason, "content": shown}
+    place = {"folder": folder_of(path), "path": path, "byte_offset": byte_offset}
+    return {**place, "reason": reason, "content": shown}
 
 
 def frame_of(rows: list[Row], types: Mapping[str, str]) -> pl.DataFrame:

@@ -7,24 +7,15 @@ from pathlib import Path
 from typing import Any
 
 from results import checkpoints
-from results.files import BadFile, claim_folder, encode_json, now, numbered, read_json, write_json
+from results.files import BadFile, claim_folder, encode_json, now, numbered, read_json, write_bytes, write_json
 from results.process import claim_identity
 from results.rows import COLUMNS, RowLog
 
-__all__ = ["Attempt", "AttemptInfo", "RunFolder", "SpecMismatch", "Superseded", "claim_identity", "owned_until"]
+__all__ = ["Attempt", "AttemptInfo", "RunFolder", "Superseded", "claim_identity", "owned_until"]
 
 log = logging.getLogger(__name__)
 
 CHECKPOINTS_KEPT = 2  # the newest, and the one before for when the newest is damaged
-
-
-class SpecMismatch(ValueError):
-    """The run exists with another spec; `keys` are the dotted names of what differs."""
-
-    def __init__(self, run_id: str, keys: list[str]) -> None:
-        super().__init__(f"run {run_id} was recorded with another spec; these differ: {', '.join(keys)}")
-        self.run_id = run_id
-        self.keys = keys
 
 
 class Superseded(RuntimeError):
@@ -72,14 +63,9 @@ class RunFolder:
         return f"RunFolder({str(self.path)!r})"
 
     def create(self, spec: Mapping[str, Any]) -> None:
-        """Write spec.json once. The same content again is fine; another raises SpecMismatch."""
-        path = self.path / "spec.json"
-        existing = read_json(path)
-        if existing is None:
-            self.path.mkdir(parents=True, exist_ok=True)
-            write_json(path, spec)
-        elif encode_json(existing) != encode_json(spec):
-            raise SpecMismatch(self.run_id, _differing(existing, spec))
+        """Write spec.json. Not synced: it says what the plan says, and planning again mends it."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        write_bytes(self.path / "spec.json", encode_json(spec, indent=None).encode(), durable=False)
 
     def spec(self) -> dict[str, Any]:
         """The content of spec.json; FileNotFoundError without one, BadFile if it is torn."""
@@ -280,18 +266,3 @@ def _heartbeat(path: Path) -> tuple[int, int] | None:
         return int(counter), int(step)
     except (OSError, ValueError):  # not yet written, or lost with the power: it is not fsynced
         return None
-
-
-def _differing(old: Any, new: Any, prefix: str = "") -> list[str]:
-    if not isinstance(old, Mapping) or not isinstance(new, Mapping):
-        return [] if encode_json({"": old}) == encode_json({"": new}) else [prefix or "(all)"]
-    keys = sorted({*old, *new})
-    return [
-        name
-        for key in keys
-        for name in (
-            _differing(old[key], new[key], f"{prefix}.{key}".lstrip("."))
-            if key in old and key in new
-            else [f"{prefix}.{key}".lstrip(".")]
-        )
-    ]

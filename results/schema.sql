@@ -29,7 +29,7 @@ CREATE TABLE attempts (
 
 CREATE TABLE snapshots (code_hash TEXT, git_sha TEXT, dirty BOOLEAN, git_diff TEXT, created_at TEXT);
 
--- Every whole line of every attempt, as written.
+-- Every whole line of every attempt, as written (the newest; see segments).
 CREATE TABLE train_rows (
     run_id TEXT, attempt INTEGER, step BIGINT, tokens BIGINT, flops DOUBLE, wall_s DOUBLE,
     loss DOUBLE, lr DOUBLE, grad_norm DOUBLE, tokens_per_s DOUBLE
@@ -47,22 +47,31 @@ CREATE TABLE decode (
     cache_bytes BIGINT, cache_bytes_counted BIGINT, device TEXT, measured_at TEXT
 );
 
-CREATE TABLE quarantine (path TEXT, byte_offset BIGINT, reason TEXT, content TEXT);
+CREATE TABLE quarantine (folder TEXT, path TEXT, byte_offset BIGINT, reason TEXT, content TEXT);
 
--- How far each file has been read: rows before byte_offset are in the tables above.
-CREATE TABLE ledger (path TEXT, byte_offset BIGINT);
+-- How far each file has been read: rows before byte_offset are in the tables above, or, if spilled, in a segment.
+CREATE TABLE ledger (folder TEXT, path TEXT, byte_offset BIGINT, spilled BOOLEAN);
+
+-- What each folder (a run, a plan, a snapshot) looked like when it was read; empty: read it again.
+CREATE TABLE seen (folder TEXT, signature TEXT);
+
+-- Files with rows that became too many for a database that is copied at every ingest (results/segments.py).
+CREATE TABLE segments (kind TEXT, path TEXT, rows BIGINT);
+CREATE VIEW train_all AS SELECT * FROM train_rows;
+CREATE VIEW eval_all AS SELECT * FROM eval_rows;
+CREATE VIEW telemetry_all AS SELECT * FROM telemetry_rows;
 
 -- What analysis reads: exactly one row per (run, step) or (run, step, name, layer), whatever kills and rewinds came between.
 -- An evaluation before the first update (step 0) belongs to the last attempt that started at 0.
 CREATE VIEW train AS
-SELECT t.* FROM train_rows t JOIN attempts a USING (run_id, attempt)
+SELECT t.* FROM train_all t JOIN attempts a USING (run_id, attempt)
 WHERE t.step > a.resume_step AND (a.until_step IS NULL OR t.step <= a.until_step);
 
 CREATE VIEW evals AS
-SELECT e.* FROM eval_rows e JOIN attempts a USING (run_id, attempt)
+SELECT e.* FROM eval_all e JOIN attempts a USING (run_id, attempt)
 WHERE (e.step > a.resume_step AND (a.until_step IS NULL OR e.step <= a.until_step))
    OR (e.step = 0 AND a.resume_step = 0 AND (a.until_step IS NULL OR a.until_step > 0));
 
 CREATE VIEW telemetry AS
-SELECT t.* FROM telemetry_rows t JOIN attempts a USING (run_id, attempt)
+SELECT t.* FROM telemetry_all t JOIN attempts a USING (run_id, attempt)
 WHERE t.step > a.resume_step AND (a.until_step IS NULL OR t.step <= a.until_step);

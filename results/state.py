@@ -1,11 +1,11 @@
 """The state of a run, computed from its files and a hint of the scheduler. Looking changes nothing."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
-from results.files import BadFile
+from results.files import BadFile, numbered
 from results.process import process_alive
 from results.record import Attempt, AttemptInfo, RunFolder
 
@@ -73,7 +73,9 @@ def run_state(run: RunFolder, hint: Hint | None = None, attempts: Sequence[Attem
     `attempts` saves reading them again when the caller already has.
     """
     hint = hint or Hint()
-    # DONE.json is read after the attempts: a run that finishes while we look is never called LOST.
+    # DONE.json is read once more after the attempts: a run that finishes while we look is never called LOST.
+    if attempts is None and (finished := _done(run)):
+        return finished
     infos = run.attempts() if attempts is None else attempts
     number, step = (infos[-1].number if infos else 0), _last_step(infos)
     try:
@@ -83,14 +85,29 @@ def run_state(run: RunFolder, hint: Hint | None = None, attempts: Sequence[Attem
     if done is not None:
         return RunState(run.run_id, State.DONE, None, _integer(done.get("step"), step), number, "")
     if not infos:
-        state = State.CANCELLED if run.cancel_requested() else hint.pending or State.PLANNED
-        return RunState(run.run_id, state, None, step, number, "")
+        planned = not_begun(run.run_id, hint)
+        return replace(planned, state=State.CANCELLED) if run.cancel_requested() else planned
     state, kind, detail = _attempt_state(infos[-1], hint)
     if _resumable(state) and run.cancel_requested():
         return RunState(run.run_id, State.CANCELLED, None, step, number, detail)
     if _resumable(state) and not _progress(run, infos):
         state, kind, detail = State.FAILED, "no_progress", f"{ATTEMPTS_WITHOUT_PROGRESS} attempts, no new checkpoint"
     return RunState(run.run_id, state, kind, step, number, detail)
+
+
+def not_begun(run_id: str, hint: Hint) -> RunState:
+    """The state of a run that has no attempt."""
+    return RunState(run_id, hint.pending or State.PLANNED, None, 0, 0, "")
+
+
+def _done(run: RunFolder) -> RunState | None:
+    """DONE, from few files, because most runs of a large sweep are; None if it is not, or not readable."""
+    try:
+        done = run.done()
+        number = max(numbered(run.path / "attempts"), default=0) if done else 0
+    except (BadFile, OSError):
+        return None
+    return RunState(run.run_id, State.DONE, None, _integer(done.get("step"), 0), number, "") if done else None
 
 
 def claimable(state: State) -> bool:

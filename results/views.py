@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from results import planned
 from results.files import BadFile
 from results.home import Home
 from results.ingest import ingest
@@ -17,15 +18,19 @@ LOOK_EVERY_S = 0.5
 
 
 class UnknownRun(LookupError):
-    """No run, or more than one, has an id that begins so."""
+    """No run, or more than one, has an id that begins so; `found` has those that do."""
+
+    def __init__(self, message: str, found: list[str]) -> None:
+        super().__init__(message)
+        self.found = found
 
 
 def resolve(home: Home, prefix: str) -> str:
     """The run id that begins with `prefix`. Raises UnknownRun."""
-    found = [run_id for run_id in home.run_ids() if run_id.startswith(prefix)]
+    found = sorted({i for i in (*home.run_ids(), *planned.all_specs(home)) if i.startswith(prefix)})
     if len(found) != 1:
         said = f"{len(found)} runs begin so: {', '.join(found[:5])}" if found else f"no such run in {home.path}"
-        raise UnknownRun(f"run {prefix!r}: {said}")
+        raise UnknownRun(f"run {prefix!r}: {said}", found)
     return found[0]
 
 
@@ -68,13 +73,20 @@ def run(home: Home, prefix: str) -> dict[str, Any]:
         "step": state.step,
         "detail": state.detail,
         "folder": str(folder.path),
-        "spec": folder.spec(),
+        "spec": _spec(home, folder),
         "attempts": [
             {"attempt": a.number, "claim": a.claim, "start": a.start, "exit": a.exit} for a in folder.attempts()
         ],
         "checkpoints": folder.checkpoints(),
         "done": _done(folder),
     }
+
+
+def _spec(home: Home, folder: RunFolder) -> dict[str, Any]:
+    try:
+        return folder.spec()
+    except FileNotFoundError:
+        return planned.all_specs(home)[folder.run_id]
 
 
 def _done(folder: RunFolder) -> dict[str, Any] | None:

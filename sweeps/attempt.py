@@ -15,6 +15,7 @@ from lmcore import data
 from lmcore.checkpoint import Blobs
 from lmcore.config import read_config
 from lmcore.train import Outcome, train
+from results import planned
 from results.files import StorageFull
 from results.home import Home
 from results.record import Attempt, RunFolder, Superseded
@@ -64,13 +65,20 @@ class RecordSink:
 
 
 def attempt_run(
-    home: Home, run: RunFolder, owner: Mapping[str, object], flag: StopFlag, deadline: float | None, after: int
+    home: Home,
+    run: RunFolder,
+    owner: Mapping[str, object],
+    flag: StopFlag,
+    deadline: float | None,
+    after: int,
+    spec: Mapping[str, object] | None,
 ) -> int:
     """Claim `run` and train it to its end; returns the exit code. NOT_CLAIMED: somebody else was first.
 
-    `after` is the number of attempts the run had when it was found claimable.
+    `after` is the number of attempts the run had when it was found claimable, `spec` what its plan says it is.
     """
     try:
+        planned.begin(run, spec)
         attempt = run.claim(owner, after=after)
     except OSError as error:
         log.error("run %s cannot be claimed: %s", run.run_id, error)

@@ -12,7 +12,7 @@ from rich.table import Table
 
 from lmcore.config import ConfigError, RunConfig, parse_assignment
 from lmcore.count import checkpoint_bytes
-from results import views
+from results import planned, views
 from results.home import Home
 from results.process import user
 from results.state import ENDED, SETTLED, State, run_state
@@ -218,15 +218,17 @@ def status_table(answer: dict[str, Any]) -> Table:
 
 def cancel(name: str, home: Home) -> list[str]:
     """Ask a sweep, or one run by (the beginning of) its id, to save and stop. Returns the runs asked."""
-    matching = [run_id for run_id in home.run_ids() if len(name) >= 4 and run_id.startswith(name)]
-    if not matching:
-        plan = stored.find_plan(home, name)
-        return stored.stop(home, plan, user())
-    run_id = views.resolve(home, name)
-    if run_state(home.run(run_id)).state not in ENDED:
-        home.run(run_id).request_cancel(user())
-        return [run_id]
-    return []
+    try:
+        run_id = views.resolve(home, name if len(name) >= 4 else "-")
+    except views.UnknownRun as error:
+        if error.found:
+            raise
+        return stored.stop(home, stored.find_plan(home, name), user())
+    if run_state(home.run(run_id)).state in ENDED:
+        return []
+    planned.begin(home.run(run_id), planned.all_specs(home).get(run_id))
+    home.run(run_id).request_cancel(user())
+    return [run_id]
 
 
 def decode(name: str, home: Home, batches: Sequence[int], prompt: int, new: int) -> list[dict[str, Any]]:

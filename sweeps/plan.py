@@ -1,19 +1,22 @@
 """From a sweep to an immutable plan: every run, its matched size and its cost, before anything starts."""
 
+import dataclasses
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
 from lmcore import count, data
-from lmcore.config import ConfigError, RunConfig, flatten, read_config, replace, stored_form
+from lmcore.config import ConfigError, DataConfig, RunConfig, flatten, read_config, replace, stored_form
 from lmcore.corpus import DataError
 from lmcore.data import DataInfo
-from results.files import BadFile, now, read_json, write_json
+from results import planned
+from results.files import BadFile, encode_json, now, read_json, write_bytes
 from results.home import Home
-from results.record import CHECKPOINTS_KEPT, RunFolder
+from results.record import CHECKPOINTS_KEPT
 from sweeps.load import Loaded
 from sweeps.match import residual, solve
 from sweeps.spec import Overrides, Sweep, SweepError
@@ -33,9 +36,13 @@ class PlannedRun:
     account: count.Account
     match_residual: float | None
 
-    @property
+    @cached_property
     def run_id(self) -> str:
         return self.config.run_id
+
+    def with_seed(self, offset: int) -> "PlannedRun":
+        """The same run with another seed: sizes and costs do not depend on it."""
+        return dataclasses.replace(self, config=replace(self.config, {"seed": self.config.seed + offset}))
 
     def row(self) -> dict[str, Any]:
         """What the plan file and `--json` say about it."""
@@ -63,7 +70,7 @@ class PlannedRun:
             "group_id": self.config.group_id,
             "seed": self.config.seed,
             "config": stored_form(self.config),
-            "account": asdict(self.account),
+            "account": dict(vars(self.account)),  # not asdict, whose deep copies take ten times as long
             "data": asdict(self.data),
         }
 
@@ -81,7 +88,7 @@ class Plan:
     overrides: Mapping[str, Any]
     runs: tuple[PlannedRun, ...]
 
-    @property
+    @cached_property
     def plan_id(self) -> str:
         """Named after what is compared, so that the same question asked twice is the same plan."""
         content = [self.sweep, self.scale, self.baseline, [(r.run_id, r.arm) for r in self.runs]]
@@ -119,35 +126,53 @@ class Plan:
 
     def write(self, home: Home) -> None:
         """Store plan and specs, once; what exists already stays as it is. Raises SweepError on a changed default."""
+        folder = self.folder(home)
+        stored = _stored_specs(home, folder, self.runs)
+        specs = {run.run_id: run.spec() for run in self.runs}
         for run in self.runs:
-            _write_spec(home.run(run.run_id), run)
-        path = self.folder(home) / "plan.json"
-        if not _is_readable(path):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write_json(path, self.to_json() | {"created_at": now()})
+            if run.run_id in stored and encode_json(stored[run.run_id]) != encode_json(specs[run.run_id]):
+                _refuse_changed_default(stored[run.run_id], run)
+        if not _is_whole(folder):
+            planned.write(folder, specs.values())
+            plan = encode_json(self.to_json() | {"created_at": now()}, indent=None)
+            write_bytes(folder / "plan.json", plan.encode())
 
 
-def _is_readable(plan_file: Path) -> bool:
+def _is_whole(plan_folder: Path) -> bool:
     try:
-        return "runs" in (read_json(plan_file) or {})
+        return "runs" in (read_json(plan_folder / "plan.json") or {}) and bool(planned.specs(plan_folder))
     except BadFile:
         return False  # damaged: the same plan is at hand to write it again
 
 
-def _write_spec(folder: RunFolder, run: PlannedRun) -> None:
-    """A field that is new since the run was stored takes its default; a stored value that differs is refused."""
+def _stored_specs(home: Home, plan_folder: Path, runs: Iterable[PlannedRun]) -> dict[str, dict[str, Any]]:
+    """Specs that earlier calls stored: with the plan, or with a run that has begun."""
     try:
-        stored = read_config(folder.spec())
-    except FileNotFoundError:
-        folder.create(run.spec())
-        return
+        found = planned.specs(plan_folder)
+    except BadFile:
+        found = {}
+    begun = set(home.run_ids())
+    for run in runs:
+        if run.run_id in begun:
+            try:
+                found[run.run_id] = home.run(run.run_id).spec()
+            except BadFile:
+                home.run(run.run_id).create(run.spec())  # torn: the plan knows what it said
+    return found
+
+
+def _refuse_changed_default(spec: Mapping[str, Any], run: PlannedRun) -> None:
+    """A field that is new since the run was stored takes its default; a stored value that differs is refused."""
+    run_id = run.run_id
+    try:
+        stored = read_config(spec)
     except ConfigError as error:
-        raise SweepError(f"run {folder.run_id} was stored by another version of lab: {error}") from None
+        raise SweepError(f"run {run_id} was stored by another version of lab: {error}") from None
     old, new = flatten(stored), flatten(read_config(run.spec()))
     changed = [f"{key} was {old[key]!r}, is {new[key]!r}" for key in sorted(new) if old[key] != new[key]]
     if changed:
         raise SweepError(
-            f"run {folder.run_id} exists, but a default has changed since it was planned: {'; '.join(changed)}. "
+            f"run {run_id} exists, but a default has changed since it was planned: {'; '.join(changed)}. "
             "Set the old value explicitly to go on with the old run, or move its folder away to train it anew."
         )
 
@@ -159,13 +184,11 @@ def plan(loaded: Loaded, home: Home, scale: str | None, overrides: Overrides, se
     own = {key: at_scale[key] for key in SWEEP_KEYS if key in at_scale}
     changes = {k: v for k, v in at_scale.items() if k not in SWEEP_KEYS}
     n_seeds = seeds or own.get("seeds", sweep.seeds)
-    arms = {arm: _arm_config(sweep, arm, changes, overrides, home) for arm in sweep.arms}
+    prepared = cache(lambda config: data.prepare(config, home.data))  # arms mostly share their data
+    arms = {arm: _arm_config(sweep, arm, changes, overrides, prepared) for arm in sweep.arms}
     baseline = arms[sweep.baseline][0] if sweep.baseline else None
-    runs = [
-        _planned(arm, replace(config, {"seed": config.seed + seed}), info, sweep, baseline)
-        for seed in range(n_seeds)
-        for arm, (config, info) in arms.items()
-    ]
+    first = [_planned(arm, config, info, sweep, baseline) for arm, (config, info) in arms.items()]
+    runs = [run.with_seed(offset) for offset in range(n_seeds) for run in first]
     _refuse_twins(runs)
     effect = own.get("smallest_effect", sweep.smallest_effect)
     source = {"path": str(loaded.path), "sha256": loaded.sha256}
@@ -181,14 +204,16 @@ def _scale(sweep: Sweep, scale: str | None) -> tuple[str | None, Overrides]:
     return scale, sweep.scales[scale]
 
 
-def _arm_config(sweep: Sweep, arm: str, scale: Overrides, shell: Overrides, home: Home) -> tuple[RunConfig, DataInfo]:
+def _arm_config(
+    sweep: Sweep, arm: str, scale: Overrides, shell: Overrides, prepared: Callable[[DataConfig], DataInfo]
+) -> tuple[RunConfig, DataInfo]:
     """base, then scale, then the shell's --set, then the arm: what an arm is about cannot be overridden by accident."""
     try:
         clash = sorted(set(shell) & set(sweep.arms[arm]))
         if clash:
             raise ConfigError(f"--set {clash[0]}: this is what the arms vary; edit the sweep instead")
         config = replace(sweep.base, {**scale, **shell, **sweep.arms[arm]})
-        info = data.prepare(config.data, home.data)
+        info = prepared(config.data)
         config = replace(config, {"data.fingerprint": info.fingerprint} | _vocab(config, info))
         _check_length(config, info)
     except (ConfigError, DataError) as error:

@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from lmcore.config import did_you_mean
+from results import planned
 from results.files import BadFile, read_json
 from results.home import Home
-from results.state import ENDED, RunState, run_state
+from results.state import ENDED, RunState, not_begun, run_state
 from sweeps import slurm
 from sweeps.spec import SweepError
 
@@ -71,14 +72,16 @@ def _call_times(folder: Path) -> Iterable[str]:
 
 def run_states(home: Home, run_ids: Iterable[str], queue: slurm.Queue) -> list[RunState]:
     """The state of every run, in order, with what the scheduler says."""
-    hint = queue.hint()
-    return [run_state(home.run(run_id), hint) for run_id in run_ids]
+    hint, begun = queue.hint(), home.folders()
+    return [run_state(home.run(run_id), hint) if run_id in begun else not_begun(run_id, hint) for run_id in run_ids]
 
 
 def stop(home: Home, plan: StoredPlan, by: str) -> list[str]:
     """Ask all runs of a plan to stop (they save first), and take its waiting jobs out of SLURM's queue."""
-    asked = [run_id for run_id in plan.run_ids if run_state(home.run(run_id)).state not in ENDED]
+    specs = planned.specs(plan.folder)
+    asked = [state.run_id for state in run_states(home, plan.run_ids, slurm.Queue()) if state.state not in ENDED]
     for run_id in asked:
+        planned.begin(home.run(run_id), specs.get(run_id))
         home.run(run_id).request_cancel(by)
     queue = slurm.queue(plan.folder)
     slurm.cancel(task for task in queue.live if queue.words[task] == "PENDING")

@@ -13,6 +13,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from results import planned
 from results.files import now, read_json, write_json
 from results.home import Home
 from results.record import RunFolder
@@ -55,6 +56,7 @@ class Worker:
         self.granted: dict[str, int] = call.get("granted", {})
         self.owner = {"job": slurm.own_job(), "code_hash": call.get("code_hash"), "call": assignment.call}
         plan = read_json(self.plan / "plan.json") or {"runs": []}
+        self.specs = planned.specs(self.plan)
         self.waiting = [self.home.run(run["run_id"]) for run in plan["runs"]]
         self.started: list[RunFolder] = []
 
@@ -114,7 +116,7 @@ class Worker:
         code = 1
         try:
             die_with_parent(worker)
-            code = attempt_run(self.home, run, self.owner, self.flag, self.deadline, after)
+            code = attempt_run(self.home, run, self.owner, self.flag, self.deadline, after, self.specs.get(run.run_id))
         finally:
             os._exit(code)  # never return into the parent's loop, whatever happened
 

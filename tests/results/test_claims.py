@@ -5,9 +5,9 @@ import pytest
 
 from results.files import read_json
 from results.home import Home
-from results.record import SpecMismatch, Superseded
+from results.record import Superseded
 from results.state import State, claim_run, run_state
-from tests.results.helpers import end, must_claim, new_run, python, run_id, say, spec, started
+from tests.results.helpers import end, must_claim, new_run, python, run_id, say, started
 
 RACER = """
 import sys
@@ -69,16 +69,6 @@ def test_what_a_killed_claimant_left_is_swept_by_the_winner(home: Home) -> None:
     (run.path / "attempts" / ".0001.dead").mkdir(parents=True)
     must_claim(run)
     assert [path.name for path in (run.path / "attempts").iterdir()] == ["0001"]
-
-
-def test_a_spec_is_written_once(home: Home) -> None:
-    run = new_run(home)
-    run.create(spec())
-    changed = spec(config={"model": {"d_model": 65, "bias": True}, "train": {"lr": 1e-3}})
-    with pytest.raises(SpecMismatch) as caught:
-        run.create(changed)
-    assert caught.value.keys == ["config.model.bias", "config.model.d_model"]
-    assert run.spec() == spec()
 
 
 def test_a_superseded_attempt_stops_and_changes_nothing(home: Home) -> None:

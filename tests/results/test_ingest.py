@@ -40,7 +40,7 @@ def steps_of(home: Home, number: int) -> list[int | None]:
 
 
 def quarantined(home: Home) -> list[tuple[Any, ...]]:
-    return [tuple(row.values()) for row in query.rows(home, "SELECT * FROM quarantine ORDER BY ALL")]
+    return [tuple(row.values()) for row in query.rows(home, "SELECT * EXCLUDE folder FROM quarantine ORDER BY ALL")]
 
 
 def test_what_the_files_say_is_what_the_database_says(home: Home) -> None:

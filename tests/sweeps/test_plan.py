@@ -10,6 +10,7 @@ import torch
 from lmcore import count
 from lmcore.config import read_config
 from lmcore.model import LM
+from results import planned as planned_runs
 from results.home import Home
 from sweeps.load import known, load
 from sweeps.plan import Plan, plan
@@ -70,7 +71,8 @@ def test_the_plan_file_says_all_of_it_and_is_written_once(sweep_file: Path, tmp_
     assert [r["run_id"] for r in stored["runs"]] == [r.run_id for r in found.runs]
     assert stored["totals"]["runs"] == 4
     assert stored["totals"]["tokens"] == 4 * 30 * 4 * 16
-    spec = home.run(found.runs[1].run_id).spec()
+    assert list(home.runs.iterdir()) == [], "a run has no folder before it begins"
+    spec = planned_runs.specs(found.folder(home))[found.runs[1].run_id]
     assert read_config(spec).run_id == found.runs[1].run_id
     assert spec["account"]["params"] == count.params(found.runs[1].config.model)
     assert str(tmp_path) not in json.dumps(spec)
@@ -88,15 +90,33 @@ def test_where_the_text_lies_does_not_matter(sweep_file: Path, text_file: Path, 
 def test_a_field_that_is_new_changes_nothing_and_a_changed_default_is_refused(sweep_file: Path, tmp_path: Path) -> None:
     found, home = planned(sweep_file, tmp_path), Home(tmp_path / "home")
     found.write(home)
-    path = home.run(found.runs[0].run_id).path / "spec.json"
-    spec = json.loads(path.read_text())
+    specs = planned_runs.specs(found.folder(home))
+    spec = specs[found.runs[0].run_id]
     del spec["config"]["train"]["eps"]
-    path.write_text(json.dumps(spec))
+    planned_runs.write(found.folder(home), specs.values())
     found.write(home)
     spec["config"]["train"]["eps"] = 1e-6
-    path.write_text(json.dumps(spec))
+    home.run(found.runs[0].run_id).create(spec)
     with pytest.raises(SweepError, match=r"a default has changed.*train\.eps was 1e-06, is 1e-08"):
         found.write(home)
+    home.run(found.runs[0].run_id).path.rename(tmp_path / "away")
+    found.write(home)
+    planned_runs.write(found.folder(home), specs.values())
+    with pytest.raises(SweepError, match="a default has changed"):
+        found.write(home)
+
+
+def test_a_torn_spec_or_list_of_specs_is_mended_by_planning_again(sweep_file: Path, tmp_path: Path) -> None:
+    found, home = planned(sweep_file, tmp_path), Home(tmp_path / "home")
+    found.write(home)
+    whole = (found.folder(home) / "specs.jsonl").read_bytes()
+    (found.folder(home) / "specs.jsonl").write_bytes(whole[:-20])
+    run = home.run(found.runs[0].run_id)
+    run.create(found.runs[0].spec())
+    (run.path / "spec.json").write_bytes(b"")
+    found.write(home)
+    assert (found.folder(home) / "specs.jsonl").read_bytes() == whole
+    assert read_config(run.spec()).run_id == run.run_id
 
 
 @pytest.mark.parametrize(

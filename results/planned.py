@@ -1,0 +1,54 @@
+"""Runs that are planned and not begun: their specs lie in one file of the plan until somebody makes their folder.
+
+A plan of 10,000 runs is so a matter of two files, not of 10,000 folders.
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from results.files import BadFile, encode_json, write_bytes
+from results.home import Home
+from results.record import RunFolder
+
+SPECS = "specs.jsonl"
+
+
+def write(plan_folder: Path, specs: Iterable[Mapping[str, Any]]) -> None:
+    """Store the specs of a plan, one line each, durably."""
+    plan_folder.mkdir(parents=True, exist_ok=True)
+    write_bytes(plan_folder / SPECS, "".join(encode_json(spec, indent=None) for spec in specs).encode())
+
+
+def specs(plan_folder: Path) -> dict[str, dict[str, Any]]:
+    """{run_id: spec} of a plan; empty when it has none. Raises BadFile."""
+    path = plan_folder / SPECS
+    try:
+        lines = path.read_bytes().splitlines()
+    except FileNotFoundError:
+        return {}
+    try:
+        return {spec["run_id"]: spec for spec in map(json.loads, lines)}
+    except (ValueError, TypeError, KeyError) as error:
+        raise BadFile(path, f"not a list of specs: {error}") from None
+
+
+def all_specs(home: Home) -> dict[str, dict[str, Any]]:
+    """{run_id: spec} over all plans of a home; a damaged file is passed over."""
+    found: dict[str, dict[str, Any]] = {}
+    for path in home.sweeps.glob(f"*/*/{SPECS}"):
+        try:
+            found |= specs(path.parent)
+        except BadFile:
+            continue  # `lab sweep` writes it again
+    return found
+
+
+def begin(run: RunFolder, spec: Mapping[str, Any] | None) -> None:
+    """Make the folder of a planned run, if it has none. Raises FileNotFoundError when its plan has no spec either."""
+    if (run.path / "spec.json").exists():
+        return
+    if spec is None:
+        raise FileNotFoundError(f"run {run.run_id} has no spec: call `lab sweep` again")
+    run.create(spec)
