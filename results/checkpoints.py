@@ -77,12 +77,10 @@ def discard(target: Path) -> None:
     shutil.rmtree(doomed, ignore_errors=True)
 
 
-def prune(folder: Path, valid: Iterable[int], keep: int) -> None:
-    """Delete every checkpoint except the newest `keep` of the `valid` ones."""
-    kept = sorted(valid)[-keep:]
-    for step in steps(folder):
-        if step not in kept:
-            discard(step_folder(folder, step))
+def prune(folder: Path, kept: Iterable[int]) -> None:
+    """Delete every checkpoint except those of the `kept` steps."""
+    for step in set(steps(folder)) - set(kept):
+        discard(step_folder(folder, step))
 
 
 def sweep_leftovers(folder: Path, attempt: int) -> None:

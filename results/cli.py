@@ -1,4 +1,4 @@
-"""The commands about the record: runs, show, logs, ingest, sql."""
+"""The commands about the record: runs, show, logs, ingest, sql, gc."""
 
 from typing import Annotated
 
@@ -65,3 +65,25 @@ def sql(query: str, as_json: JsonFlag = False, home: HomeOption = None) -> None:
     from results.query import rows
 
     print_rows(rows(ingested(home), query), as_json)
+
+
+@app.command()
+def gc(
+    run: Annotated[list[str] | None, typer.Argument(help="Runs, by the beginning of their ids [default: all].")] = None,
+    dry_run: Annotated[bool, typer.Option(help="Only say what would go.")] = False,
+    as_json: JsonFlag = False,
+    home: HomeOption = None,
+) -> None:
+    """Delete checkpoints that nobody needs: of ended runs all but the newest good one and the best."""
+    from results import garbage, views
+
+    place = home_at(home)
+    found = garbage.garbage(place, [views.resolve(place, prefix) for prefix in run] if run else place.run_ids())
+    freed = sum(item.bytes for item in found) if dry_run else garbage.delete(found)
+    if as_json:
+        items = [{"path": str(item.path), "bytes": item.bytes, "why": item.why} for item in found]
+        print_json({"deleted": not dry_run, "bytes": freed, "items": items})
+        return
+    for item in found:
+        print(f"{item.bytes:>14,} bytes  {item.path}  ({item.why})")
+    print(f"{freed:,} bytes {'could be freed' if dry_run else 'freed'}, {len(found)} folders")

@@ -82,7 +82,7 @@ def parse(batch: list[Chunk]) -> tuple[pl.DataFrame, list[Row]]:
 
 def _parse_if_all_good(data: bytes, kind: RowKind) -> pl.DataFrame | None:
     """The rows, or None when any line is not surely one: several times faster than looking at each line."""
-    if any(char in data for char in (b" ", b"\r", b'"', b"\n\n")):
+    if b" " in data or b"\r" in data:  # read_csv forgives what looking at each line does not
         return None
     schema = {name: _POLARS_TYPES[type_] for name, type_ in COLUMNS[kind].items()}
     try:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from results import checkpoints
+from results import checkpoints, keep
 from results.files import BadFile, claim_folder, encode_json, now, numbered, read_json, write_bytes, write_json
 from results.process import claim_identity
 from results.rows import COLUMNS, RowLog
@@ -15,7 +15,8 @@ __all__ = ["Attempt", "AttemptInfo", "RunFolder", "Superseded", "claim_identity"
 
 log = logging.getLogger(__name__)
 
-CHECKPOINTS_KEPT = 2  # the newest, and the one before for when the newest is damaged
+NEWEST_KEPT = 2  # the newest, and the one before for when the newest is damaged
+CHECKPOINTS_KEPT = NEWEST_KEPT + 1  # and the best
 
 
 class Superseded(RuntimeError):
@@ -106,6 +107,17 @@ class RunFolder:
         limits = owned_until(self.attempts())
         return [step for step in self.checkpoints() if self._is_valid(step, limits)]
 
+    def validation_losses(self) -> dict[int, float]:
+        """{step: validation loss} of the run's one timeline."""
+        attempts = self.attempts()
+        return keep.validation_losses(attempts, owned_until(attempts))
+
+    def kept_checkpoints(self, newest: int) -> set[int]:
+        """Steps whose checkpoints stay: the newest valid ones, and the one of lowest validation loss."""
+        valid = self.valid_checkpoints()
+        best = keep.best_step(self.validation_losses(), valid)
+        return {*valid[-newest:], *([] if best is None else [best])}
+
     def latest_checkpoint(self) -> tuple[int, dict[str, bytes]] | None:
         """(step, blobs by name) of the newest checkpoint that verifies; damaged ones are logged and passed over."""
         valid = self.valid_checkpoints()
@@ -189,13 +201,13 @@ class Attempt:
         for rows in self._logs.values():
             rows.sync()
 
-    def save_checkpoint(self, step: int, blobs: Mapping[str, bytes], keep: int = CHECKPOINTS_KEPT) -> None:
-        """Store a checkpoint durably, rows first, and delete all but the newest `keep`.
+    def save_checkpoint(self, step: int, blobs: Mapping[str, bytes], newest: int = NEWEST_KEPT) -> None:
+        """Store a checkpoint durably, rows first, and delete all but the newest ones and the best.
 
         Raises Superseded if a later attempt exists and StorageFull without space; earlier checkpoints stay intact.
         """
-        if keep < 1:
-            raise ValueError(f"keep must be at least 1, not {keep}")
+        if newest < 1:
+            raise ValueError(f"at least one checkpoint is kept, not {newest}")
         self._refuse_superseded()
         self.sync()
         folder = self.run._checkpoints
@@ -205,7 +217,7 @@ class Attempt:
         except FileNotFoundError:
             self._refuse_superseded()  # our successor has swept our unfinished folder away
             raise
-        checkpoints.prune(folder, self.run.valid_checkpoints(), keep)
+        checkpoints.prune(folder, self.run.kept_checkpoints(newest))
 
     def superseded(self) -> bool:
         """Whether a later attempt has claimed the run (one stat)."""

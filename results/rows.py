@@ -37,6 +37,19 @@ def header(kind: RowKind) -> bytes:
     return (",".join(COLUMNS[kind]) + "\n").encode()
 
 
+def tail(path: Path, kind: RowKind, size: int = 4096) -> list[dict[str, str]]:
+    """The last whole rows of a file, as text: those in its last `size` bytes. Empty where there is none."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - size))
+            lines = file.read().decode(errors="replace").split("\n")[:-1]
+    except OSError:
+        return []
+    names = list(COLUMNS[kind])
+    fields = [line.split(",") for line in lines[1:]]  # the first is the header, or was begun before
+    return [dict(zip(names, row, strict=True)) for row in fields if len(row) == len(names) and row[0].isdigit()]
+
+
 class RowLog:
     """One CSV file with one writer. Floats are written by repr, so they come back bit for bit."""
 

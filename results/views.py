@@ -1,17 +1,17 @@
 """What people ask about runs: all of them, one of them, what one printed."""
 
-import os
+import math
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from results import planned
 from results.files import BadFile
 from results.home import Home
-from results.ingest import ingest
 from results.query import rows
-from results.record import RunFolder
+from results.record import AttemptInfo, RunFolder, owned_until
+from results.rows import RowKind, tail
 from results.state import ENDED, run_state
 
 LOOK_EVERY_S = 0.5
@@ -47,19 +47,39 @@ def runs(home: Home) -> list[dict[str, Any]]:
     )
 
 
-def last_losses(home: Home, run_ids: Iterable[str]) -> dict[str, dict[str, float | None]]:
-    """Last validation loss and speed of each run that has any. Somebody else's home is read as it is."""
-    if not up_to_date(home):
-        return {}
-    found = rows(home, "SELECT run_id, val_loss, tokens_per_s FROM runs WHERE run_id IN ?", [list(run_ids)])
-    return {row.pop("run_id"): row for row in found}
+def progress(run: RunFolder) -> dict[str, float | None]:
+    """Last losses and speed of a run, from its files: what `lab status` shows needs no database."""
+    done = _done(run)
+    if done:
+        keys = {"val_loss": "val_loss", "train_loss": "train_loss", "tokens_per_s": "tokens_per_s"}
+        return {name: _number(done.get(key)) for name, key in keys.items()}
+    attempts = run.attempts()
+    limits = owned_until(attempts)
+    train, evaluated = (_last_row(kind, attempts, limits) for kind in ("train", "eval"))
+    return {
+        "val_loss": _number(evaluated.get("loss")),
+        "train_loss": _number(train.get("loss")),
+        "tokens_per_s": _number(train.get("tokens_per_s")),
+    }
 
 
-def up_to_date(home: Home) -> bool:
-    """Bring the database up to date where we may write; False when there is none to read."""
-    if os.access(home.path, os.W_OK):
-        ingest(home)
-    return home.database.exists()
+def _last_row(kind: RowKind, attempts: Sequence[AttemptInfo], limits: Mapping[int, int | None]) -> dict[str, str]:
+    """The newest row of this kind that the run's one timeline holds; {} if there is none."""
+    for info in reversed(attempts):
+        limit = limits[info.number]
+        for row in reversed(tail(info.path / f"{kind}.csv", kind)):
+            if row.get("split", "val") == "val" and (limit is None or int(row["step"]) <= limit):
+                return row
+    return {}
+
+
+def _number(value: Any) -> float | None:
+    """A finite number, or None: JSON has no other."""
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        return None
+    return number if math.isfinite(number) else None
 
 
 def run(home: Home, prefix: str) -> dict[str, Any]:

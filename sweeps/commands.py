@@ -24,6 +24,7 @@ from sweeps.plan import Plan, PlannedRun, plan
 from sweeps.spec import SweepError
 from sweeps.watch import watch
 
+NO_PROGRESS: dict[str, float | None] = {"val_loss": None, "train_loss": None, "tokens_per_s": None}
 SPARE_BYTES = 100_000  # a run also writes rows, a log and its ending
 
 
@@ -198,11 +199,11 @@ def status(name: str, home: Home) -> dict[str, Any]:
     """Every run of a sweep with its state; losses from the database."""
     found = stored.find_plan(home, name)
     states = stored.run_states(home, found.run_ids, slurm.queue(found.folder))
-    losses = views.last_losses(home, found.run_ids)
+    begun = home.folders()
     rows = [
         {key: run[key] for key in ("run_id", "arm", "seed", "steps")}
         | {"state": state.state.value, "kind": state.kind, "step": state.step, "detail": state.detail}
-        | losses.get(state.run_id, {"val_loss": None, "tokens_per_s": None})
+        | (views.progress(home.run(state.run_id)) if state.run_id in begun else NO_PROGRESS)
         for run, state in zip(found.runs, states, strict=True)
     ]
     names = {key: found.content[key] for key in ("sweep", "plan_id", "scale")}

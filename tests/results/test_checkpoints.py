@@ -53,12 +53,12 @@ def test_only_the_newest_are_kept(home: Home) -> None:
     run = new_run(home)
     attempt = started(run)
     for step in (5, 10, 15, 20):
-        attempt.save_checkpoint(step, {"w": b"%d" % step}, keep=2)
+        attempt.save_checkpoint(step, {"w": b"%d" % step}, newest=2)
     assert run.checkpoints() == [15, 20]
-    attempt.save_checkpoint(25, {"w": b"25"}, keep=1)
+    attempt.save_checkpoint(25, {"w": b"25"}, newest=1)
     assert run.checkpoints() == [25]
-    with pytest.raises(ValueError, match="keep"):
-        attempt.save_checkpoint(30, {"w": b"30"}, keep=0)
+    with pytest.raises(ValueError, match="at least one"):
+        attempt.save_checkpoint(30, {"w": b"30"}, newest=0)
 
 
 @pytest.mark.parametrize("damage", ["flip", "cut", "missing", "empty manifest", "no manifest", "foreign name"])
