@@ -1,4 +1,4 @@
-"""The commands about the record: runs, show, logs, ingest, sql, gc."""
+"""The commands about the record: runs, logs, ingest, sql, gc."""
 
 from typing import Annotated
 
@@ -15,14 +15,6 @@ def runs(as_json: JsonFlag = False, home: HomeOption = None) -> None:
     from results import views
 
     print_rows(views.runs(ingested(home)), as_json)
-
-
-@app.command()
-def show(run: str, as_json: JsonFlag = False, home: HomeOption = None) -> None:
-    """One run: what it is, its attempts and how it ended (RUN may be the beginning of an id)."""
-    from results import views
-
-    print_json(views.run(home_at(home), run), indent=None if as_json else 2)
 
 
 @app.command()

@@ -34,6 +34,10 @@ class Home:
         return self.path / "snapshots"
 
     @property
+    def locks(self) -> Path:
+        return self.path / "locks"
+
+    @property
     def data(self) -> Path:
         return self.path / "data"
 

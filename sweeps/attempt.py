@@ -113,6 +113,7 @@ def _train(home: Home, run: RunFolder, attempt: Attempt, flag: StopFlag, deadlin
     device = "cuda" if torch.cuda.is_available() else "cpu"
     found = run.latest_checkpoint()
     step, blobs = found if found else (0, None)
+    environment.write_lock(home)
     attempt.start(step, environment.describe(config, device))
     log.info("attempt %d of run %s starts at step %d of %d", attempt.number, run.run_id, step, config.train.steps)
     return train(config, tokens, RecordSink(attempt, flag, deadline), resume=blobs, device=device), device

@@ -1,4 +1,4 @@
-"""The commands about sweeps and models: status, cancel, generate, decode, export, flops."""
+"""The commands about sweeps and models: status, show, cancel, generate, decode, export, flops."""
 
 from pathlib import Path
 from typing import Annotated
@@ -20,6 +20,26 @@ def status(name: str, as_json: JsonFlag = False, home: HomeOption = None) -> Non
 
     answer = commands.status(name, home_at(home))
     print_json(answer) if as_json else stdout().print(commands.status_table(answer))
+
+
+@app.command()
+def show(
+    run: str,
+    reproduce: Annotated[bool, typer.Option(help="Print the command that trains this run again.")] = False,
+    as_json: JsonFlag = False,
+    home: HomeOption = None,
+) -> None:
+    """One run: what it is, its attempts and how it ended (RUN may be the beginning of an id)."""
+    from results import views
+
+    place = home_at(home)
+    if not reproduce:
+        print_json(views.run(place, run), indent=None if as_json else 2)
+        return
+    from sweeps.rerun import commands
+
+    answer = commands(place, place.run(views.resolve(place, run)))
+    print_json(answer) if as_json else print("\n".join([*(f"# {n}" for n in answer["notes"]), *answer["commands"]]))
 
 
 @app.command()

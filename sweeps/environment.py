@@ -1,8 +1,10 @@
 """What an attempt ran on: versions and hardware. No environment variables: they hold secrets."""
 
+import hashlib
 import importlib.metadata
 import os
 import platform
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,8 @@ import torch
 
 from lmcore.attention import runs_path
 from lmcore.config import RunConfig
+from results.files import write_bytes
+from results.home import Home
 
 PACKAGES = ("torch", "numpy", "safetensors", "tokenizers", "pydantic")
 
@@ -17,6 +21,7 @@ PACKAGES = ("torch", "numpy", "safetensors", "tokenizers", "pydantic")
 def describe(config: RunConfig, device: str) -> dict[str, Any]:
     """The `env` of start.json."""
     return {
+        "lock": _hash(installed()),
         "python": platform.python_version(),
         "packages": {name: importlib.metadata.version(name) for name in PACKAGES},
         "platform": platform.platform(),
@@ -28,6 +33,34 @@ def describe(config: RunConfig, device: str) -> dict[str, Any]:
         "precision": config.train.precision,
         "attention": runs_path(config.model, config.train.attention),
     }
+
+
+@cache
+def installed() -> tuple[str, ...]:
+    """Every installed package as name==version, sorted."""
+    found = ((dist.metadata["Name"], dist.version) for dist in importlib.metadata.distributions())
+    return tuple(sorted({f"{name.lower()}=={version}" for name, version in found if name}))
+
+
+def write_lock(home: Home) -> None:
+    """Store the versions installed here under their hash, once."""
+    path = home.locks / f"{_hash(installed())}.txt"
+    if not path.exists():
+        home.locks.mkdir(parents=True, exist_ok=True)
+        write_bytes(path, ("\n".join(installed()) + "\n").encode())
+
+
+def differences(lock: Path) -> list[str]:
+    """What is installed here otherwise than `lock` says: 'name 1.0 -> 1.1'. A lock that is gone differs in itself."""
+    if not lock.exists():
+        return [f"{lock} is gone"]
+    there, here = (dict(line.split("==") for line in lines) for lines in (lock.read_text().split(), installed()))
+    names = sorted(name for name in there | here if there.get(name) != here.get(name))
+    return [f"{name} {there.get(name, '(absent)')} -> {here.get(name, '(absent)')}" for name in names]
+
+
+def _hash(lines: tuple[str, ...]) -> str:
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:12]
 
 
 def _cpu() -> str:

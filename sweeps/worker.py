@@ -18,7 +18,7 @@ from results.files import now, read_json, write_json
 from results.home import Home
 from results.record import RunFolder
 from results.state import SETTLED, RunState, State, claimable, run_state
-from sweeps import slurm
+from sweeps import environment, slurm
 from sweeps.attempt import DISK_FULL, ENDED, NOT_CLAIMED, attempt_run
 from sweeps.signals import StopFlag, die_with_parent
 
@@ -63,6 +63,7 @@ class Worker:
     def work(self) -> int:
         """Pull until nothing is left, time is up or a signal comes. Returns how many of its runs are FAILED."""
         self.flag.listen()
+        environment.installed()  # looked up once, for all children
         while not self.stopping():
             found = self._next()
             if found is None:
