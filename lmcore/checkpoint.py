@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from lmcore.optim import Optimizers, state_of
+from lmcore.parallel import like, whole
 
 Blobs = Mapping[str, bytes]
 
@@ -46,13 +47,13 @@ def unpack(blobs: Blobs, model: nn.Module, optimizers: Optimizers) -> Progress:
         state = {key.rpartition("/")[2]: value for key, value in moments.items() if key.rpartition("/")[0] == name}
         if state:
             # A fused optimiser keeps everything on the parameter's device, its step counters too.
-            state_of(optimizers, parameter).update({k: v.to(parameter.device) for k, v in state.items()})
+            state_of(optimizers, parameter).update({k: like(v, parameter) for k, v in state.items()})
     return Progress(**json.loads(blobs["progress.json"]))
 
 
 def pack_weights(model: nn.Module) -> bytes:
     """All parameters by name, as safetensors."""
-    return safetensors.torch.save({name: p.detach().cpu().contiguous() for name, p in model.named_parameters()})
+    return safetensors.torch.save({name: _plain(p) for name, p in model.named_parameters()})
 
 
 def load_weights(model: nn.Module, blob: bytes) -> None:
@@ -64,7 +65,7 @@ def load_weights(model: nn.Module, blob: bytes) -> None:
         for name, parameter in own.items():
             if stored[name].shape != parameter.shape:
                 raise CheckpointError(f"{name} is {tuple(stored[name].shape)}, the model's {tuple(parameter.shape)}")
-            parameter.copy_(stored[name])
+            parameter.copy_(like(stored[name], parameter))
 
 
 def weights_sha256(model: nn.Module) -> str:
@@ -74,8 +75,13 @@ def weights_sha256(model: nn.Module) -> str:
 
 def _moments(model: nn.Module, optimizers: Optimizers) -> dict[str, Tensor]:
     return {
-        f"{name}/{key}": value.detach().cpu().contiguous()
+        f"{name}/{key}": _plain(value)
         for name, parameter in model.named_parameters()
         for key, value in state_of(optimizers, parameter).items()
         if isinstance(value, Tensor)
     }
+
+
+def _plain(tensor: Tensor) -> Tensor:
+    """Whole, on the CPU, in one piece."""
+    return whole(tensor.detach()).cpu().contiguous()

@@ -255,6 +255,10 @@ class TrainConfig(Config):
     )
     attention: Literal["fused", "plain"] = Field(default="fused", description="kernel; both compute the same function")
     threads: int = Field(default=1, ge=1, description="CPU threads of this run; changes the last bits of a sum")
+    processes: int = Field(default=1, ge=1, description="that share each batch of this run; changes the last bits too")
+    sharding: Literal["ddp", "fsdp"] = Field(
+        default="ddp", description="ddp: each process has all weights; fsdp: they share them (FSDP2)"
+    )
     eval_every: int = Field(default=100, ge=1)
     eval_sequences: int = Field(default=256, ge=1, description="fixed validation sequences, evenly spread")
     log_every: int = Field(default=1, ge=1)
@@ -270,16 +274,26 @@ class TrainConfig(Config):
             raise ValueError(f"warmup {self.warmup} leaves nothing of {self.steps} steps")
         if self.schedule != "wsd" and self.wsd_decay != self.default("wsd_decay"):
             raise ValueError("wsd_decay has no effect without schedule='wsd'; leave it out")
-        if self.micro_batch is not None and self.micro_batch >= self.batch:
-            raise ValueError(
-                f"micro_batch {self.micro_batch} has no effect: the whole batch has {self.batch} sequences"
-            )
+        self._check_shares()
         if self.schedule == "wsd" and round(self.steps * (1 - self.wsd_decay)) >= self.steps:
             raise ValueError(f"wsd_decay {self.wsd_decay} of {self.steps} steps leaves no step in which the rate falls")
         if self.schedule != "constant" and self.lr_min_ratio == 1:
             raise ValueError("lr_min_ratio 1 is schedule='constant'; say that instead")
         if self.schedule == "constant" and self.lr_min_ratio != self.default("lr_min_ratio"):
             raise ValueError("lr_min_ratio has no effect with schedule='constant'; leave it out")
+
+    def _check_shares(self) -> None:
+        if self.batch % self.processes:
+            raise ValueError(f"batch {self.batch} cannot be shared by {self.processes} processes equally")
+        share = self.batch // self.processes
+        if self.micro_batch is not None and self.micro_batch >= share:
+            raise ValueError(f"micro_batch {self.micro_batch} has no effect: a process has {share} sequences in all")
+        if self.sharding == "fsdp" and self.processes == 1:
+            raise ValueError("sharding='fsdp' has no effect with one process; leave it out")
+        if self.sharding == "fsdp" and self.optimizer == "muon":
+            raise ValueError("muon needs whole matrices; use sharding='ddp'")
+        if self.sharding == "fsdp" and self.precision == "bf16_weights":
+            raise ValueError("sharding='fsdp' goes with precision float32 or bf16, whose weights are the masters")
 
 
 class RunConfig(Config):

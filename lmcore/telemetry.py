@@ -20,6 +20,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from lmcore.parallel import whole
+
 MODEL = -1
 TOKENS = 1024  # of the batch that the separate forward pass sees: enough for a mean, little beside a step
 
@@ -71,7 +73,7 @@ def update_ratios(before: Weights, after: Weights) -> list[Reading]:
 
 def joint_norm(tensors: Sequence[Tensor]) -> Tensor:
     """Euclidean norm of all entries of all tensors together, float32."""
-    norms = [torch.linalg.vector_norm(tensor.float()) for tensor in tensors]
+    norms = [whole(torch.linalg.vector_norm(tensor.float())) for tensor in tensors]
     together: Tensor = torch.linalg.vector_norm(torch.stack(norms))
     return together
 

@@ -13,12 +13,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from lmcore import checkpoint, optim, telemetry
+from lmcore import checkpoint, optim, parallel, telemetry
 from lmcore.checkpoint import Blobs, Progress
 from lmcore.config import RunConfig
 from lmcore.count import train_flops_per_token
 from lmcore.data import TokenData
 from lmcore.model import LM
+from lmcore.parallel import Team
 from lmcore.schedule import learning_rate
 
 Ending = Literal["done", "diverged", "stopped"]
@@ -71,25 +72,47 @@ class Sink(Protocol):
 
 
 def train(config: RunConfig, data: TokenData, sink: Sink, resume: Blobs | None = None, device: str = "cpu") -> Outcome:
-    """Train until the last step, a non-finite loss, or the sink's stop request. Resuming is bitwise on CPU."""
+    """Train until the last step, a non-finite loss, or the sink's stop request. Resuming is bitwise on CPU.
+
+    Where processes were joined (`lmcore.parallel`), all call this; rank 0's sink is heard, the others take `Silent`.
+    """
     torch.set_num_threads(config.train.threads)
     return _Run(config, data, sink, device, resume).loop()
 
 
 def validation_loss(
-    logits: Callable[[Tensor], Tensor], config: RunConfig, data: TokenData, device: torch.device | None = None
+    logits: Callable[[Tensor], Tensor],
+    config: RunConfig,
+    data: TokenData,
+    device: torch.device | None = None,
+    team: Team = parallel.ALONE,
 ) -> float:
     """Mean cross-entropy in nats over the run's fixed validation sequences, in batches of the training size.
 
-    `logits` maps token ids (B, T) to (B, T, vocab); batches are summed in float64.
+    `logits` maps token ids (B, T) to (B, T, vocab); batches are summed in float64. The ranks of a team take turns, and
+    all make as many forward passes, because sharded weights need every rank.
     """
     sequences, context = config.train.eval_sequences, config.model.context
     inputs, targets = (torch.from_numpy(a).to(device) for a in data.validation(sequences, context))
     total, size = 0.0, config.train.batch
+    batches = list(zip(torch.split(inputs, size), torch.split(targets, size), strict=True))
     with torch.no_grad():
-        for x, y in zip(torch.split(inputs, size), torch.split(targets, size), strict=True):
-            total += float(F.cross_entropy(logits(x).flatten(0, 1), y.flatten())) * y.numel()
-    return total / targets.numel()
+        for first in range(0, len(batches), team.size):
+            mine = first + team.rank
+            x, y = batches[min(mine, len(batches) - 1)]
+            loss = float(F.cross_entropy(logits(x).flatten(0, 1), y.flatten()))
+            total += loss * y.numel() if mine < len(batches) else 0.0
+    return float(team.total(torch.tensor(total, dtype=torch.float64, device=device))) / targets.numel()
+
+
+class Silent:
+    """The sink of every process but the first: rank 0 writes and is asked."""
+
+    def train_row(self, row: Mapping[str, float | int]) -> None: ...
+    def eval_row(self, row: Mapping[str, float | int | str]) -> None: ...
+    def telemetry_rows(self, rows: Sequence[Mapping[str, float | int | str]]) -> None: ...
+    def save_checkpoint(self, step: int, blobs: Blobs) -> None: ...
+    def stop_reason(self, step: int) -> str | None: ...
 
 
 class _Run:
@@ -99,10 +122,13 @@ class _Run:
         self.config, self.data, self.sink, self.device = config, data, sink, torch.device(device)
         # What the optimiser updates and what is saved: float32 always. `model` is the same module, or its bf16 copy.
         self.master = LM(config.model, seed=config.seed, path=config.train.attention).to(self.device)
-        self.optimizers = optim.build(self.master.named_parameters(), config.train)
-        self.progress = checkpoint.unpack(resume, self.master, self.optimizers) if resume else Progress()
         half = config.train.precision == "bf16_weights"
         self.model = copy.deepcopy(self.master).to(torch.bfloat16) if half else self.master
+        self.team = parallel.team()
+        self.forward = self.team.wrap(self.model, config.train.sharding)
+        self.optimizers = optim.build(self.master.named_parameters(), config.train)
+        self.progress = checkpoint.unpack(resume, self.master, self.optimizers) if resume else Progress()
+        self.lower_weights()
         self.flops_per_token = train_flops_per_token(config.model)
         self.last_train: TrainRow | None = None
         self.last_eval: EvalRow | None = None
@@ -113,7 +139,7 @@ class _Run:
         if self.progress.step == 0:
             self.evaluate()
         while self.progress.step < steps:
-            if reason := self.sink.stop_reason(self.progress.step):
+            if reason := self.team.agree(self.sink.stop_reason(self.progress.step)):
                 self.save()
                 return self.end("stopped", reason)
             finite = self.update()
@@ -148,7 +174,7 @@ class _Run:
         inputs, targets = self.batch(step)
         loss = self.accumulate(step, inputs, targets)
         limit = math.inf if train.clip is None else train.clip
-        grad_norm = torch.nn.utils.clip_grad_norm_(self.master.parameters(), limit)
+        grad_norm = parallel.whole(torch.nn.utils.clip_grad_norm_(self.master.parameters(), limit))
         finite = bool(torch.isfinite(loss)) and bool(torch.isfinite(grad_norm))
         if finite:
             optim.step(self.optimizers)
@@ -157,7 +183,7 @@ class _Run:
         seconds = time.perf_counter() - began
         self.progress = Progress(step, self.progress.wall_s + seconds)
         if not finite or step % train.log_every == 0 or step == train.steps:
-            self.log(float(loss), lr, float(grad_norm), inputs.numel() / seconds)
+            self.log(float(loss), lr, float(grad_norm), inputs.numel() * self.team.size / seconds)
         if before is not None and finite:
             self.look_inside(inputs, before)
         return finite
@@ -174,9 +200,11 @@ class _Run:
         ratios = telemetry.update_ratios(before, telemetry.grouped(self.master.named_parameters()))
         few = inputs[: max(1, telemetry.TOKENS // inputs.shape[1])]
         self.model.eval()
-        # forward, not a call: a call may run compiled code, and the hooks would have it compiled anew.
+        # forward, not a call: a call may run compiled code, and the hooks would have it compiled anew. Sharded weights
+        # are there within a call alone.
+        forward = self.model if self.config.train.sharding == "fsdp" else self.model.forward
         with self.precision():
-            seen = telemetry.forward_readings(self.model.forward, list(self.model.blocks), few)
+            seen = telemetry.forward_readings(forward, list(self.model.blocks), few)
         self.model.train()
         self.sink.telemetry_rows(telemetry.rows(self.progress.step, [*ratios, *seen]))
 
@@ -199,22 +227,28 @@ class _Run:
                 parameter.copy_(master)
 
     def accumulate(self, step: int, inputs: Tensor, targets: Tensor) -> Tensor:
-        """Gradients of the mean loss over the batch, by micro-batches; returns the mean cross-entropy."""
+        """Gradients of the mean loss over the batch, by micro-batches; returns the mean cross-entropy.
+
+        `inputs` are this process's share; the others' gradients come with the last micro-batch.
+        """
         size, total = self.config.train.micro_batch or len(inputs), torch.zeros((), device=self.device)
-        for i, (x, y) in enumerate(zip(torch.split(inputs, size), torch.split(targets, size), strict=True)):
-            if self.config.model.dropout:
-                torch.manual_seed(_noise_seed(self.config.seed, step, i))  # a function of the step: resume is exact
-            share = len(x) / len(inputs)
-            loss, penalty = self.losses(x, y)
-            ((loss + penalty) * share).backward()  # type: ignore[no-untyped-call]
+        pairs = list(zip(torch.split(inputs, size), torch.split(targets, size), strict=True))
+        for i, (x, y) in enumerate(pairs):
+            if self.config.model.dropout:  # a function of the step: resume is exact
+                torch.manual_seed(_noise_seed(self.config.seed, step, i * self.team.size + self.team.rank))
+            share, last = len(x) / len(inputs), i == len(pairs) - 1 or self.model is not self.master
+            with parallel.summed_late(self.forward, last):
+                loss, penalty = self.losses(x, y)
+                ((loss + penalty) * share).backward()  # type: ignore[no-untyped-call]
             self.lift_gradients()
             total += loss.detach() * share
-        return total
+        return self.team.mean(total)
 
     def batch(self, step: int) -> tuple[Tensor, Tensor]:
-        """Inputs and targets (B, T) of one update on the run's device."""
-        inputs, targets = self.data.batch(self.config.seed, step, self.config.train.batch, self.config.model.context)
-        return torch.from_numpy(inputs).to(self.device), torch.from_numpy(targets).to(self.device)
+        """Inputs and targets (B, T) of this process's share of one update, on the run's device."""
+        arrays = self.data.batch(self.config.seed, step, self.config.train.batch, self.config.model.context)
+        inputs, targets = (self.team.share(torch.from_numpy(array)).to(self.device) for array in arrays)
+        return inputs, targets
 
     def losses(self, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor | float]:
         """Mean cross-entropy in nats, taken in float32, and the z-loss penalty (Chowdhery et al. 2022, section 5)."""
@@ -226,7 +260,7 @@ class _Run:
     def logits(self, inputs: Tensor) -> Tensor:
         """(B, T, vocab) in float32, computed in the run's precision."""
         with self.precision():
-            return cast(Tensor, self.model(inputs)).float()
+            return cast(Tensor, self.forward(inputs)).float()
 
     def precision(self) -> contextlib.AbstractContextManager[object]:
         """bf16 matrix products over float32 weights; otherwise the weights' own dtype decides."""
@@ -237,7 +271,7 @@ class _Run:
     def evaluate(self) -> None:
         """One row for the fixed validation sequences."""
         self.model.eval()
-        loss = validation_loss(self.logits, self.config, self.data, self.device)
+        loss = validation_loss(self.logits, self.config, self.data, self.device, self.team)
         self.model.train()
         bits_per_byte = loss / math.log(2) / self.data.info.bytes_per_token
         self.last_eval = EvalRow(self.progress.step, "val", self.tokens, loss, _exp(loss), bits_per_byte)

@@ -14,12 +14,13 @@ import torch
 from lmcore import data
 from lmcore.checkpoint import Blobs
 from lmcore.config import read_config
-from lmcore.train import Outcome, train
+from lmcore.train import Outcome, Silent, train
 from results import planned
 from results.files import StorageFull
 from results.home import Home
 from results.record import Attempt, RunFolder, Superseded
 from sweeps import environment
+from sweeps.ranks import in_ranks
 from sweeps.signals import StopFlag
 
 log = logging.getLogger("lab")
@@ -110,13 +111,19 @@ def _train(home: Home, run: RunFolder, attempt: Attempt, flag: StopFlag, deadlin
     spec = run.spec()
     config = read_config(spec)
     tokens = data.load(data.find(spec["data"]["fingerprint"], home.data))
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    found = run.latest_checkpoint()
-    step, blobs = found if found else (0, None)
-    environment.write_lock(home)
-    attempt.start(step, environment.describe(config, device))
-    log.info("attempt %d of run %s starts at step %d of %d", attempt.number, run.run_id, step, config.train.steps)
-    return train(config, tokens, RecordSink(attempt, flag, deadline), resume=blobs, device=device), device
+    step, blobs = run.latest_checkpoint() or (0, None)
+
+    def task(rank: int, device: str) -> tuple[Outcome, str]:
+        if rank == 0:
+            environment.write_lock(home)
+            attempt.start(step, environment.describe(config, device))
+            log.info(
+                "attempt %d of run %s starts at step %d of %d", attempt.number, run.run_id, step, config.train.steps
+            )
+        sink = RecordSink(attempt, flag, deadline) if rank == 0 else Silent()
+        return train(config, tokens, sink, resume=blobs, device=device), device
+
+    return in_ranks(config.train.processes, task)
 
 
 def _finish(attempt: Attempt, outcome: Outcome, device: str) -> int:

@@ -28,8 +28,9 @@ def describe(config: RunConfig, device: str) -> dict[str, Any]:
         "cpu": _cpu(),
         "cores": os.cpu_count(),
         "device": device,
-        "gpu": torch.cuda.get_device_name() if device == "cuda" else None,
+        "gpu": torch.cuda.get_device_name() if device.startswith("cuda") else None,
         "threads": config.train.threads,
+        "processes": config.train.processes,
         "precision": config.train.precision,
         "attention": runs_path(config.model, config.train.attention),
     }
@@ -74,7 +75,7 @@ def _cpu() -> str:
 
 def peak_memory_bytes(device: str) -> int:
     """Largest resident set of this process, or the largest allocation on the GPU."""
-    if device == "cuda":
+    if device.startswith("cuda"):
         return torch.cuda.max_memory_allocated()
     import resource
 

@@ -122,7 +122,7 @@ def _submit(plan: Plan, home: Home, call: str, source: Path, workers: int, optio
 
 
 def _threads(plan: Plan) -> int:
-    return max(run.config.train.threads for run in plan.runs)
+    return max(run.config.train.threads * run.config.train.processes for run in plan.runs)
 
 
 def _record_call(folder: Path, code_hash: str, granted: Mapping[str, int], options: Options) -> str:

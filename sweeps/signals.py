@@ -35,10 +35,10 @@ class StopFlag:
         self.signal = self.signal or signal.Signals(number)
 
 
-def die_with_parent(parent: int) -> None:
-    """Ask Linux to send SIGTERM when process `parent` dies, so that no orphan trains on unseen."""
+def die_with_parent(parent: int, by: signal.Signals = signal.SIGTERM) -> None:
+    """Ask Linux to send this signal when process `parent` dies, so that no orphan trains on unseen."""
     if sys.platform == "linux":
         set_parent_death_signal = 1
-        ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGTERM)
+        ctypes.CDLL(None).prctl(set_parent_death_signal, by)
         if os.getppid() != parent:  # it died before we asked
-            os.kill(os.getpid(), signal.SIGTERM)
+            os.kill(os.getpid(), by)
