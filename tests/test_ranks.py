@@ -1,0 +1,59 @@
+"""Runs of two processes as a user starts them: one record each, many at once, and what happens when a rank dies."""
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.user import User, wait_until
+
+NO_CLASH = "SELECT run_id, step, count(*) AS n FROM train GROUP BY ALL HAVING n <> 1"
+TWO = ("--set", "train.processes=2")
+
+
+@pytest.fixture
+def user(tmp_path: Path) -> Iterator[User]:
+    someone = User(tmp_path / "home")
+    yield someone
+    someone.kill_workers()
+
+
+def parent(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+@pytest.mark.slow
+def test_eight_runs_of_two_processes_at_once(user: User, sweep_file: Path) -> None:
+    user.lab("sweep", str(sweep_file), *TWO, "--seeds", "4", "--yes", "-j", "8")
+    assert user.states("width") == ["DONE"] * 8
+    assert set(user.attempts().values()) == {1}
+    assert user.json("sql", NO_CLASH) == []
+    steps = user.json("sql", "SELECT count(*) AS n FROM train")
+    assert steps == [{"n": 8 * 30}]
+
+
+def test_a_killed_rank_is_a_lost_run_that_goes_on_from_its_checkpoint(user: User, sweep_file: Path) -> None:
+    command = ["sweep", str(sweep_file), *TWO, "--scale", "medium", "--seeds", "1", "--yes", "-j", "1"]
+    user.lab(*command, "--no-wait")
+    wait_until(user.checkpoints, "a checkpoint")
+    pids = user.worker_pids()
+    ranks = [pid for pid in pids if parent(pid) in pids and parent(parent(pid)) in pids]
+    assert len(ranks) == 1, "worker, rank 0, rank 1"
+    os.kill(ranks[0], signal.SIGKILL)
+    wait_until(lambda: not user.worker_pids(), "the sweep to end by itself")
+    user.lab(*command)
+    assert user.states("width") == ["DONE"] * 2
+    assert max(user.attempts().values()) == 2
+    assert user.json("sql", NO_CLASH) == []
+
+
+def test_ctrl_c_stops_all_ranks_at_one_step(user: User, sweep_file: Path) -> None:
+    command = ["sweep", str(sweep_file), *TWO, "--scale", "long", "--seeds", "1", "--yes", "-j", "1"]
+    launcher = user.start(*command)
+    wait_until(user.checkpoints, "a checkpoint")
+    launcher.send_signal(signal.SIGINT)
+    assert launcher.wait(timeout=60) == 130
+    assert user.worker_pids() == []
+    assert "PREEMPTED" in user.states("width")
