@@ -15,6 +15,7 @@ __all__ = ["Attempt", "AttemptInfo", "RunFolder", "SpecMismatch", "Superseded", 
 
 log = logging.getLogger(__name__)
 
+BEAT_EVERY_S = 2.0  # of a live attempt, whatever it is doing
 CHECKPOINTS_KEPT = 2  # the newest, and the one before for when the newest is damaged
 
 
