@@ -15,8 +15,8 @@ from lmcore.count import checkpoint_bytes
 from results import views
 from results.home import Home
 from results.process import user
-from results.state import ENDED, SETTLED, State, run_state
-from sweeps import accounts, launch_local, show, slurm, stored
+from results.state import ENDED, SETTLED, RunState, State, run_state
+from sweeps import accounts, hosts, launch_local, show, slurm, stored, triage
 from sweeps.estimate import estimate
 from sweeps.launch import Cluster, Launched, Options, launch
 from sweeps.load import load
@@ -24,6 +24,7 @@ from sweeps.plan import Plan, PlannedRun, plan
 from sweeps.spec import SweepError
 from sweeps.watch import watch
 
+MOST_NAMED = 10  # failed runs, one line each; `lab failures` groups them
 SPARE_BYTES = 100_000  # a run also writes rows, a log and its ending
 
 
@@ -171,12 +172,26 @@ class Running:
         states = watch(self._stored(), self.home, None if on_slurm else working, self.console)
         if self.console.is_terminal:  # elsewhere it was the last line of the progress
             self.console.print(show.counts_line(states))
-        for state in states:
-            if state.state is State.FAILED:
-                self.console.print(f"{state.run_id} failed ({state.kind}): {state.detail}; `lab logs {state.run_id}`")
+        self._say_what_failed(states)
         left = {state.run_id for state in states if state.state not in SETTLED}
         self._say_if_the_disk_is_full([run for run in self.plan.runs if run.run_id in left])
         return show.counts(states)
+
+    def _say_what_failed(self, states: Sequence[RunState]) -> None:
+        failed = [state for state in states if state.state is State.FAILED]
+        for state in failed[:MOST_NAMED]:
+            self.console.print(f"{state.run_id} failed ({state.kind}): {state.detail}; `lab logs {state.run_id}`")
+        folder, left = self.plan.folder(self.home), any(state.state not in ENDED for state in states)
+        for group in triage.dead_workers(self.home, self._stored(), states) if left else ():
+            where = f" on {group.host}" if group.host else ""
+            self.console.print(
+                f"{len(group.runs)} workers ended before they took a run{where} ({group.kind}): {group.error}"
+            )
+            self.console.print(group.remedy)
+        for bad in hosts.bad_hosts(self.home, states, slurm.endings(folder)).values():
+            self.console.print(f"{bad}; the next call avoids it")
+        if failed or left:
+            self.console.print(f"`lab failures {self.plan.sweep}` says what to do")
 
     def _say_if_the_disk_is_full(self, left: Sequence[PlannedRun]) -> None:
         need = min((checkpoint_bytes(run.config.model) for run in left), default=-SPARE_BYTES)

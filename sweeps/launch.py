@@ -30,8 +30,8 @@ MAX_WORKERS = 32  # on SLURM unless -j says otherwise; each takes as many runs a
 class Options:
     """How to start a plan. `jobs` None: one per GPU, else as the cores allow (local), or MAX_WORKERS (SLURM).
 
-    `runs_per_gpu` runs share a device, never more if it is given. `retry_failed` starts failed runs again; `take_over` those whose worker on
-    another machine is known to be dead.
+    `runs_per_gpu` runs share a device, never more if it is given. `retry_failed` starts failed runs again; `take_over`
+    those whose worker on another machine is known to be dead.
     """
 
     cluster: Cluster = "local"
