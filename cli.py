@@ -35,6 +35,7 @@ def sweep(
     seeds: Annotated[int | None, typer.Option(min=1, help="Seeds per arm [default: the sweep's own].")] = None,
     cluster: Annotated[str, typer.Option(help="local or slurm.")] = "local",
     jobs: Annotated[int | None, typer.Option("-j", "--jobs", min=1, help="Runs at once at most.")] = None,
+    runs_per_gpu: Annotated[int | None, typer.Option(min=1, help="Runs that share a GPU at most.")] = None,
     slurm: Annotated[list[str] | None, typer.Option(help="SLURM option, such as partition=gpu or time=120.")] = None,
     retry_failed: Annotated[bool, typer.Option(help="Start the failed runs again.")] = False,
     take_over: Annotated[bool, typer.Option(help="Go on with runs whose worker elsewhere is dead.")] = False,
@@ -48,7 +49,9 @@ def sweep(
     from sweeps import commands
 
     place, console = home_at(home), stderr()
-    asked = commands.SweepRequest(name, scale, set_ or (), seeds, cluster, jobs, slurm or (), retry_failed, take_over)
+    asked = commands.SweepRequest(
+        name, scale, set_ or (), seeds, cluster, jobs, slurm or (), retry_failed, take_over, runs_per_gpu
+    )
     plan, options = commands.plan_sweep(asked, place)
     if as_json and dry_run:
         print_json(commands.plan_json(plan, options, place))

@@ -15,6 +15,7 @@ __all__ = ["Attempt", "AttemptInfo", "RunFolder", "Superseded", "claim_identity"
 
 log = logging.getLogger(__name__)
 
+BEAT_EVERY_S = 2.0  # of a live attempt, whatever it is doing
 NEWEST_KEPT = 2  # the newest, and the one before for when the newest is damaged
 CHECKPOINTS_KEPT = NEWEST_KEPT + 1  # and the best
 

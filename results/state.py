@@ -49,10 +49,18 @@ _STATE_OF_REASON = {
 
 @dataclass(frozen=True)
 class Hint:
-    """What the scheduler says: a word per job id (PENDING, RUNNING, GONE, UNKNOWN) and how to call unclaimed runs."""
+    """What the scheduler says: a word per job id (PENDING, RUNNING, GONE, ...) and how to call runs that wait for it.
+
+    `others`: the word for jobs that are not listed. `advice`: what a person can do about held jobs. `beating` and
+    `still`: run ids whose heartbeat an observer has seen to move, or to stand still, on its own clock.
+    """
 
     jobs: Mapping[str, str] = field(default_factory=dict)
     pending: State | None = None
+    others: str = "UNKNOWN"
+    advice: str = ""
+    beating: frozenset[str] = frozenset()
+    still: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -86,18 +94,21 @@ def run_state(run: RunFolder, hint: Hint | None = None, attempts: Sequence[Attem
         return RunState(run.run_id, State.DONE, None, _integer(done.get("step"), step), number, "")
     if not infos:
         planned = not_begun(run.run_id, hint)
-        return replace(planned, state=State.CANCELLED) if run.cancel_requested() else planned
-    state, kind, detail = _attempt_state(infos[-1], hint)
+        return replace(planned, state=State.CANCELLED, detail="") if run.cancel_requested() else planned
+    state, kind, detail = _attempt_state(run.run_id, infos[-1], hint)
     if _resumable(state) and run.cancel_requested():
         return RunState(run.run_id, State.CANCELLED, None, step, number, detail)
     if _resumable(state) and not _progress(run, infos):
         state, kind, detail = State.FAILED, "no_progress", f"{ATTEMPTS_WITHOUT_PROGRESS} attempts, no new checkpoint"
+    if _resumable(state) and hint.pending is State.HELD:
+        state, detail = State.HELD, hint.advice
     return RunState(run.run_id, state, kind, step, number, detail)
 
 
 def not_begun(run_id: str, hint: Hint) -> RunState:
     """The state of a run that has no attempt."""
-    return RunState(run_id, hint.pending or State.PLANNED, None, 0, 0, "")
+    state = hint.pending or State.PLANNED
+    return RunState(run_id, state, None, 0, 0, hint.advice if state is State.HELD else "")
 
 
 def _done(run: RunFolder) -> RunState | None:
@@ -121,7 +132,7 @@ def claim_run(run: RunFolder, owner: Mapping[str, Any], hint: Hint | None = None
     return run.claim(owner, after=seen.attempts) if claimable(seen.state) else None
 
 
-def _attempt_state(info: AttemptInfo, hint: Hint) -> tuple[State, str | None, str]:
+def _attempt_state(run_id: str, info: AttemptInfo, hint: Hint) -> tuple[State, str | None, str]:
     if _has_ended(info):
         return _exit_state(info.exit or {})
     unreadable = [f"{path}: {reason}" for path, reason in info.bad if path.name in ("claim.json", "exit.json")]
@@ -132,10 +143,17 @@ def _attempt_state(info: AttemptInfo, hint: Hint) -> tuple[State, str | None, st
     if alive is not None:
         return (State.RUNNING, None, where) if alive else (State.LOST, None, f"{where} is gone")
     job = info.claim.get("job")
-    word = hint.jobs.get(str(job), "UNKNOWN") if job is not None else "UNKNOWN"
-    # PENDING decides nothing: the scheduler may have been asked just before the job started and claimed.
-    state = {"RUNNING": State.RUNNING, "GONE": State.LOST}.get(word, State.UNKNOWN)
-    return state, None, f"{where}, job {job}: {word}"
+    word = hint.jobs.get(str(job), hint.others) if job is not None else "UNKNOWN"
+    return _elsewhere(run_id, word, hint), None, f"{where}, job {job}: {word}"
+
+
+def _elsewhere(run_id: str, word: str, hint: Hint) -> State:
+    """The state of a claimed run on another host. Nobody's word alone makes it LOST."""
+    if word == "RUNNING" or run_id in hint.beating:
+        return State.RUNNING
+    # A pending job was requeued; or it was asked about just before it started, and then its heartbeat moves.
+    over = word in ("GONE", "PENDING") and run_id in hint.still
+    return State.LOST if over else State.UNKNOWN
 
 
 def _has_ended(info: AttemptInfo) -> bool:

@@ -4,12 +4,14 @@ import contextlib
 import errno
 import logging
 import os
+import threading
 import time
 import traceback
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
+import torch._dynamo  # every optimiser loads it, for seconds: once here in the worker, not again in each child
 
 from lmcore import data
 from lmcore.checkpoint import Blobs
@@ -18,15 +20,16 @@ from lmcore.train import Outcome, Silent, train
 from results import planned
 from results.files import StorageFull
 from results.home import Home
-from results.record import Attempt, RunFolder, Superseded
+from results.record import BEAT_EVERY_S, Attempt, RunFolder, Superseded
 from sweeps import environment
 from sweeps.ranks import in_ranks
 from sweeps.signals import StopFlag
 
 log = logging.getLogger("lab")
 
-ENDED, FAILED, NOT_CLAIMED, DISK_FULL = 0, 1, 3, 4  # exit codes of the child
-LOOK_EVERY_S = 0.5  # how often the loop looks for a cancel request and beats
+ENDED, FAILED, NOT_CLAIMED, DISK_FULL, NO_ENVIRONMENT = 0, 1, 3, 4, 5  # exit codes of the child
+CODES = {"disk": DISK_FULL, "env": NO_ENVIRONMENT}  # by kind of failure
+LOOK_EVERY_S = 0.5  # how often the loop looks for a cancel request
 
 
 class RecordSink:
@@ -34,7 +37,17 @@ class RecordSink:
 
     def __init__(self, attempt: Attempt, flag: StopFlag, deadline: float | None) -> None:
         self.attempt, self.flag, self.deadline = attempt, flag, deadline
-        self.looked = 0.0
+        self.looked, self.step = 0.0, 0
+
+    def beat_on(self) -> None:
+        """Beat from now on in a thread of its own: a long step, evaluation or save is no silence."""
+        threading.Thread(target=self._beat, daemon=True).start()
+
+    def _beat(self) -> None:
+        while True:
+            with contextlib.suppress(OSError):  # a full disk is met by whoever has rows to write
+                self.attempt.beat(self.step)
+            time.sleep(BEAT_EVERY_S)
 
     def train_row(self, row: Mapping[str, float | int]) -> None:
         self.attempt.train_row(row)
@@ -51,6 +64,7 @@ class RecordSink:
 
     def stop_reason(self, step: int) -> str | None:
         """The first reason to stop, or None. Being superseded ends the attempt at once, without a checkpoint."""
+        self.step = step
         if self.attempt.superseded():
             raise Superseded(f"attempt {self.attempt.number} of run {self.attempt.run.run_id}")
         if self.flag.reason:
@@ -59,7 +73,6 @@ class RecordSink:
         if now - self.looked < LOOK_EVERY_S:
             return None
         self.looked = now
-        self.attempt.beat(step)
         if self.attempt.run.cancel_requested():
             return "cancelled"
         return "time_limit" if self.deadline is not None and time.time() > self.deadline else None
@@ -83,7 +96,7 @@ def attempt_run(
         attempt = run.claim(owner, after=after)
     except OSError as error:
         log.error("run %s cannot be claimed: %s", run.run_id, error)
-        return DISK_FULL if kind_of(error) == "disk" else FAILED
+        return CODES.get(kind_of(error), FAILED)
     if attempt is None:
         return NOT_CLAIMED
     return _run_claimed(home, run, attempt, flag, deadline)
@@ -104,7 +117,7 @@ def _run_claimed(home: Home, run: RunFolder, attempt: Attempt, flag: StopFlag, d
         details = {"kind": kind_of(error), "error": f"{type(error).__name__}: {error}", "traceback": text}
         with contextlib.suppress(OSError):  # a full disk may refuse this too; the exit code still tells
             attempt.finish("failed", **details)
-        return DISK_FULL if details["kind"] == "disk" else FAILED
+        return CODES.get(details["kind"], FAILED)
 
 
 def _train(home: Home, run: RunFolder, attempt: Attempt, flag: StopFlag, deadline: float | None) -> tuple[Outcome, str]:
@@ -120,10 +133,17 @@ def _train(home: Home, run: RunFolder, attempt: Attempt, flag: StopFlag, deadlin
             log.info(
                 "attempt %d of run %s starts at step %d of %d", attempt.number, run.run_id, step, config.train.steps
             )
-        sink = RecordSink(attempt, flag, deadline) if rank == 0 else Silent()
-        return train(config, tokens, sink, resume=blobs, device=device), device
+            return train(config, tokens, _beating_sink(attempt, flag, deadline, step), blobs, device), device
+        return train(config, tokens, Silent(), blobs, device), device
 
     return in_ranks(config.train.processes, task)
+
+
+def _beating_sink(attempt: Attempt, flag: StopFlag, deadline: float | None, step: int) -> RecordSink:
+    sink = RecordSink(attempt, flag, deadline)
+    sink.step = step
+    sink.beat_on()
+    return sink
 
 
 def _finish(attempt: Attempt, outcome: Outcome, device: str) -> int:

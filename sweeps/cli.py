@@ -14,10 +14,20 @@ ScaleOption = Annotated[str | None, typer.Option(help="One of the sweep's scales
 
 
 @app.command()
-def status(name: str, as_json: JsonFlag = False, home: HomeOption = None) -> None:
+def status(
+    name: str,
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Keep it on the screen, live, until Ctrl-C.")] = False,
+    as_json: JsonFlag = False,
+    home: HomeOption = None,
+) -> None:
     """The state of every run of a sweep (NAME, NAME@SCALE or NAME/PLAN)."""
     from sweeps import commands
 
+    if watch and not as_json:
+        from sweeps.monitor import monitor
+
+        monitor(name, home_at(home), stdout())
+        return
     answer = commands.status(name, home_at(home))
     print_json(answer) if as_json else stdout().print(commands.status_table(answer))
 
@@ -40,6 +50,30 @@ def show(
 
     answer = commands(place, place.run(views.resolve(place, run)))
     print_json(answer) if as_json else print("\n".join([*(f"# {n}" for n in answer["notes"]), *answer["commands"]]))
+
+
+@app.command()
+def failures(name: str, as_json: JsonFlag = False, home: HomeOption = None) -> None:
+    """What went wrong in a sweep, grouped, with the last log lines and the command that tries again."""
+    from sweeps.show import failure_lines
+    from sweeps.triage import failures as find_failures
+
+    found = find_failures(home_at(home), name)
+    print_json(found) if as_json else print("\n".join(failure_lines(found)))
+
+
+@app.command()
+def doctor(as_json: JsonFlag = False, home: HomeOption = None) -> None:
+    """Check python, torch, devices, SLURM, write access, space and clock; exit 1 when something must be mended."""
+    from sweeps.doctor import examine
+
+    found = examine(home_at(home))
+    if as_json:
+        print_json([vars(finding) for finding in found])
+    else:
+        for f in found:
+            print(f"{f.level:<4}  {f.check:<8}  {f.seen}" + (f": {f.remedy}" if f.remedy else ""))
+    raise typer.Exit(1 if any(finding.level == "fail" for finding in found) else 0)
 
 
 @app.command()

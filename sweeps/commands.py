@@ -15,8 +15,8 @@ from lmcore.count import checkpoint_bytes
 from results import planned, views
 from results.home import Home
 from results.process import user
-from results.state import ENDED, SETTLED, State, run_state
-from sweeps import accounts, launch_local, show, slurm, stored
+from results.state import ENDED, SETTLED, RunState, State, run_state
+from sweeps import accounts, hosts, launch_local, show, slurm, stored, triage
 from sweeps.estimate import estimate
 from sweeps.launch import Cluster, Launched, Options, launch
 from sweeps.load import load
@@ -25,6 +25,7 @@ from sweeps.spec import SweepError
 from sweeps.watch import watch
 
 NO_PROGRESS: dict[str, float | None] = {"val_loss": None, "train_loss": None, "tokens_per_s": None}
+MOST_NAMED = 10  # failed runs, one line each; `lab failures` groups them
 SPARE_BYTES = 100_000  # a run also writes rows, a log and its ending
 
 
@@ -41,6 +42,7 @@ class SweepRequest:
     slurm: Sequence[str] = ()
     retry_failed: bool = False
     take_over: bool = False
+    runs_per_gpu: int | None = None
 
     def options(self) -> Options:
         """Typed; raises SweepError."""
@@ -49,7 +51,7 @@ class SweepRequest:
                 given = dict(_slurm_option(text) for text in self.slurm)
                 if given and cluster != "slurm":
                     raise SweepError("--slurm goes with --cluster slurm")
-                return Options(cluster, self.jobs, self.retry_failed, self.take_over, given)
+                return Options(cluster, self.jobs, self.retry_failed, self.take_over, given, self.runs_per_gpu)
         raise SweepError(f"--cluster is one of {', '.join(get_args(Cluster))}, not {self.cluster!r}")
 
 
@@ -122,7 +124,7 @@ def started(planned: Plan, options: Options, home: Home, console: Console) -> It
             console.print("stopping: each run saves first")
             stopped = launch_local.stop(launched.processes)
             console.print("saved; the same command continues" if stopped else "still saving; `lab status` tells")
-        elif launched.busy or launched.job_id:
+        elif launched.busy or launched.job_ids:
             console.print("the workers go on; `lab cancel` stops them")
         raise
 
@@ -132,15 +134,21 @@ def _started_lines(launched: Launched) -> Iterator[str]:
         yield f"run {state.run_id} is left alone, nobody here can tell whether it lives ({state.detail})"
     if launched.unknown:
         yield "if its worker is dead, `lab sweep ... --take-over` goes on with it"
+    yield from (f"{bad}: avoided from now on" for bad in launched.avoided)
+    if launched.held:
+        yield launched.held
     if not launched.squeue_answers:
         yield "squeue does not answer, so nothing was started; try again later"
-    elif launched.busy:
+    if launched.busy:
         yield f"{launched.missing} runs to do, {launched.busy} workers are already at work on this sweep"
-    elif launched.job_id:
-        yield f"{launched.missing} runs to do, as SLURM job {launched.job_id}"
-    elif launched.processes:
+    if launched.job_ids:
+        jobs = ", ".join(launched.job_ids)
+        yield f"{launched.missing} runs to do, as SLURM job {jobs} with {launched.submitted} workers at most"
+    if launched.refused:
+        yield f"SLURM takes no more workers now ({launched.refused}); the same command later continues there"
+    if launched.processes:
         yield f"{launched.missing} runs to do, with {len(launched.processes)} local workers"
-    else:
+    if launched.squeue_answers and not (launched.busy or launched.job_ids or launched.processes or launched.held):
         yield "nothing to start: no run is missing (--retry-failed starts failed ones again)"
 
 
@@ -165,12 +173,26 @@ class Running:
         states = watch(self._stored(), self.home, None if on_slurm else working, self.console)
         if self.console.is_terminal:  # elsewhere it was the last line of the progress
             self.console.print(show.counts_line(states))
-        for state in states:
-            if state.state is State.FAILED:
-                self.console.print(f"{state.run_id} failed ({state.kind}): {state.detail}; `lab logs {state.run_id}`")
+        self._say_what_failed(states)
         left = {state.run_id for state in states if state.state not in SETTLED}
         self._say_if_the_disk_is_full([run for run in self.plan.runs if run.run_id in left])
         return show.counts(states)
+
+    def _say_what_failed(self, states: Sequence[RunState]) -> None:
+        failed = [state for state in states if state.state is State.FAILED]
+        for state in failed[:MOST_NAMED]:
+            self.console.print(f"{state.run_id} failed ({state.kind}): {state.detail}; `lab logs {state.run_id}`")
+        folder, left = self.plan.folder(self.home), any(state.state not in ENDED for state in states)
+        for group in triage.dead_workers(self.home, self._stored(), states) if left else ():
+            where = f" on {group.host}" if group.host else ""
+            self.console.print(
+                f"{len(group.runs)} workers ended before they took a run{where} ({group.kind}): {group.error}"
+            )
+            self.console.print(group.remedy)
+        for bad in hosts.bad_hosts(self.home, states, slurm.endings(folder)).values():
+            self.console.print(f"{bad}; the next call avoids it")
+        if failed or left:
+            self.console.print(f"`lab failures {self.plan.sweep}` says what to do")
 
     def _say_if_the_disk_is_full(self, left: Sequence[PlannedRun]) -> None:
         need = min((checkpoint_bytes(run.config.model) for run in left), default=-SPARE_BYTES)
@@ -198,7 +220,7 @@ def all_well(counts: dict[str, int]) -> bool:
 def status(name: str, home: Home) -> dict[str, Any]:
     """Every run of a sweep with its state; losses from the database."""
     found = stored.find_plan(home, name)
-    states = stored.run_states(home, found.run_ids, slurm.queue(found.folder))
+    queue, states = stored.judge(home, found.folder, found.run_ids)
     begun = home.folders()
     rows = [
         {key: run[key] for key in ("run_id", "arm", "seed", "steps")}
@@ -207,14 +229,23 @@ def status(name: str, home: Home) -> dict[str, Any]:
         for run, state in zip(found.runs, states, strict=True)
     ]
     names = {key: found.content[key] for key in ("sweep", "plan_id", "scale")}
-    return names | {"runs": rows, "counts": show.counts(states)}
+    return names | {"runs": rows, "counts": show.counts(states), "notes": _notes(queue)}
+
+
+def _notes(queue: slurm.Queue) -> list[str]:
+    """What SLURM says that no single run's state does."""
+    silent = (
+        [] if queue.answered else ["squeue does not answer: what runs on other hosts is known by its heartbeat only"]
+    )
+    return silent + ([queue.advice] if queue.advice else [])
 
 
 def status_table(answer: dict[str, Any]) -> Table:
     """The same for a person."""
     counts = ", ".join(f"{n} {state}" for state, n in answer["counts"].items())
     scale = f"@{answer['scale']}" if answer["scale"] else ""
-    return show.status_table(f"{answer['sweep']}{scale} ({answer['plan_id']}): {counts}", answer["runs"])
+    notes = "".join(f"\n{note}" for note in answer["notes"])
+    return show.status_table(f"{answer['sweep']}{scale} ({answer['plan_id']}): {counts}{notes}", answer["runs"])
 
 
 def cancel(name: str, home: Home) -> list[str]:

@@ -5,31 +5,33 @@ import socket
 import subprocess
 import sys
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from results.files import now, write_json
+from results.files import BadFile, now, read_json, write_json
 from results.home import Home
 from results.lock import exclusive
 from results.process import user
 from results.state import RunState, State, claimable
-from sweeps import launch_local, slurm, snapshot
+from sweeps import hosts, launch_local, slurm, snapshot
+from sweeps.hosts import BadHost
 from sweeps.plan import Plan
 from sweeps.spec import SweepError
-from sweeps.stored import run_states
+from sweeps.stored import judge
 
 Cluster = Literal["local", "slurm"]
 LAUNCHER_WAIT_S = 120.0
-MAX_ARRAY_TASKS = 32  # pull-workers per call unless -j says otherwise; each takes as many runs as its time allows
+MAX_WORKERS = 32  # on SLURM unless -j says otherwise; each takes as many runs as its time allows
 
 
 @dataclass(frozen=True)
 class Options:
-    """How to start a plan. `jobs` None: one per GPU, else as the cores allow (local), or MAX_ARRAY_TASKS (SLURM).
+    """How to start a plan. `jobs` None: one per GPU, else as the cores allow (local), or MAX_WORKERS (SLURM).
 
-    `retry_failed` starts failed runs again; `take_over` those whose worker on another machine is known to be dead.
+    `runs_per_gpu` runs share a device, never more if it is given. `retry_failed` starts failed runs again; `take_over`
+    those whose worker on another machine is known to be dead.
     """
 
     cluster: Cluster = "local"
@@ -37,19 +39,24 @@ class Options:
     retry_failed: bool = False
     take_over: bool = False
     slurm: Mapping[str, Any] = field(default_factory=dict)
+    runs_per_gpu: int | None = None
 
     def workers(self, plan: Plan) -> int:
         """How many runs at once at most."""
-        if self.jobs is not None:
-            return self.jobs
         if self.cluster == "slurm":
-            return MAX_ARRAY_TASKS
-        return len(launch_local.visible_gpus()) or max(1, cores() // _threads(plan))
+            return self.jobs or MAX_WORKERS * (self.runs_per_gpu or 1)
+        places = len(launch_local.visible_gpus()) * (self.runs_per_gpu or 1)
+        if self.jobs is not None:
+            return min(self.jobs, places) if self.runs_per_gpu and places else self.jobs
+        return places or max(1, cores() // _threads(plan))
 
 
 @dataclass(frozen=True)
 class Launched:
-    """What a call found and started. `busy`: workers that an earlier call started; `unknown`: runs nobody can judge."""
+    """What a call found and started. `busy`: workers that an earlier call started; `unknown`: runs nobody can judge.
+
+    `refused`: why SLURM took fewer workers than asked; `held`: what to do about held jobs; `avoided`: bad hosts.
+    """
 
     cluster: Cluster
     missing: int
@@ -57,7 +64,11 @@ class Launched:
     busy: int = 0
     squeue_answers: bool = True
     processes: list["subprocess.Popen[bytes]"] = field(default_factory=list)
-    job_id: str | None = None
+    job_ids: Sequence[str] = ()
+    submitted: int = 0
+    refused: str | None = None
+    held: str = ""
+    avoided: Sequence[BadHost] = ()
 
 
 def cores() -> int:
@@ -81,51 +92,76 @@ def launch(plan: Plan, home: Home, options: Options) -> Launched:
 
 def _launch(plan: Plan, home: Home, options: Options, code_hash: str) -> Launched:
     folder = plan.folder(home)
-    queue = slurm.queue(folder, confirm=True)
-    states = run_states(home, [run.run_id for run in plan.runs], queue)
-    granted = {s.run_id: s.attempts for s in states if _is_granted(s, options)}
+    queue, states = judge(home, folder, [run.run_id for run in plan.runs])
+    avoided = _bad_hosts(home, folder, states, options)
+    granted = {s.run_id: s.attempts for s in states if _is_granted(home, s, options, avoided)}
     missing = [s for s in states if claimable(s.state) or s.state is State.CANCELLED or s.run_id in granted]
     unknown = [s for s in states if s.state is State.UNKNOWN and s.run_id not in granted]
-    call = _record_call(folder, code_hash, granted, options)
+    call = _record_call(folder, code_hash, granted, options, avoided)
     running = sum(s.state is State.RUNNING for s in states)
-    busy = len(launch_local.living(folder)) + len(queue.live)
+    busy = max(len(launch_local.living(folder)) + len(queue.live), running)
     answers = queue.answered or options.cluster == "local"
-    found = Launched("slurm" if queue.live else options.cluster, len(missing), unknown, busy or running, answers)
     # Local workers need nobody's word: whatever else may be waiting in a queue finds the runs claimed.
-    if not missing or busy or not answers:
+    found = Launched("slurm" if queue.live else options.cluster, len(missing), unknown, busy, answers)
+    found = replace(found, held=queue.advice, avoided=list(avoided.values()))
+    # All calls together never start more than this one asks for.
+    workers = min(options.workers(plan), len(missing) + running) - busy
+    if not missing or workers <= 0 or not answers:
         return found
     for state in missing:
         home.run(state.run_id).clear_cancel()
-    workers, source = min(options.workers(plan), len(missing)), home.snapshots / code_hash
+    source = home.snapshots / code_hash
     if options.cluster == "local":
         return replace(found, processes=launch_local.start(home, folder, call, source, workers))
-    return replace(found, job_id=_submit(plan, home, call, source, workers, options))
+    return _submit(plan, home, call, source, workers, options, found)
 
 
-def _is_granted(state: RunState, options: Options) -> bool:
+def _bad_hosts(home: Home, folder: Path, states: Sequence[RunState], options: Options) -> dict[str, BadHost]:
+    """Hosts to avoid, those of earlier calls included: SLURM's accounting forgets. A laptop has no other host."""
+    if options.cluster == "local":
+        return {}
+    earlier: dict[str, BadHost] = {}
+    for path in sorted((folder / "calls").glob("*.json")):
+        try:
+            told = (read_json(path) or {}).get("avoided", [])
+        except BadFile:
+            continue
+        earlier |= {bad["name"]: BadHost(**bad) for bad in told}
+    return earlier | hosts.bad_hosts(home, states, slurm.endings(folder))
+
+
+def _is_granted(home: Home, state: RunState, options: Options, avoided: Mapping[str, BadHost]) -> bool:
     """Runs that a worker may claim although what it sees for itself forbids it.
 
-    Failed ones that are to be tried again: a full disk is no fault of the run, whoever calls again has made room; and
-    whoever calls after automatic retries have ended without progress wants another one. Lost ones, because only the
-    launcher has asked the scheduler twice. Unknown ones if the caller knows better.
+    Failed ones that are to be tried again: a full disk or a bad host is no fault of the run, whoever calls again has
+    made room; and whoever calls after automatic retries have ended without progress wants another one. Lost ones,
+    because only the launcher has asked the scheduler twice. Unknown ones if the caller knows better.
     """
     if state.state is State.FAILED:
-        return options.retry_failed or state.kind in ("disk", "no_progress")
+        excused = state.kind in ("disk", "no_progress")
+        return options.retry_failed or excused or hosts.failed_on(home, state, avoided)
     return state.state is State.LOST or (state.state is State.UNKNOWN and options.take_over)
 
 
-def _submit(plan: Plan, home: Home, call: str, source: Path, workers: int, options: Options) -> str:
+def _submit(
+    plan: Plan, home: Home, call: str, source: Path, workers: int, options: Options, found: Launched
+) -> Launched:
     from sweeps.launch_slurm import SlurmWorker, submit
 
-    job = SlurmWorker(str(home.path), str(plan.folder(home)), call)
-    return submit(job, source, workers, _threads(plan), dict(options.slurm))
+    slots = min(options.runs_per_gpu or 1, workers)
+    job = SlurmWorker(str(home.path), str(plan.folder(home)), call, str(slots))
+    exclude = [bad.name for bad in found.avoided]
+    done = submit(job, source, workers // slots, slots * _threads(plan), dict(options.slurm), exclude)
+    return replace(found, job_ids=done.job_ids, submitted=done.tasks, refused=done.refused)
 
 
 def _threads(plan: Plan) -> int:
     return max(run.config.train.threads * run.config.train.processes for run in plan.runs)
 
 
-def _record_call(folder: Path, code_hash: str, granted: Mapping[str, int], options: Options) -> str:
+def _record_call(
+    folder: Path, code_hash: str, granted: Mapping[str, int], options: Options, avoided: Mapping[str, BadHost]
+) -> str:
     """One file per `lab sweep`: when, by whom, with which code. The newest call is what a sweep's name means."""
     call = uuid.uuid4().hex[:12]
     (folder / "calls").mkdir(parents=True, exist_ok=True)
@@ -137,6 +173,7 @@ def _record_call(folder: Path, code_hash: str, granted: Mapping[str, int], optio
         "command": ["lab", *sys.argv[1:]],
         "cluster": options.cluster,
         "granted": dict(granted),
+        "avoided": [vars(bad) for bad in avoided.values()],
     }
     write_json(folder / "calls" / f"{call}.json", content)
     return call

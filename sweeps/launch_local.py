@@ -7,8 +7,10 @@ import subprocess
 import sys
 import time
 import uuid
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from results.files import BadFile, now, read_json, write_json
 from results.home import Home
@@ -21,7 +23,13 @@ def start(home: Home, plan: Path, call: str, snapshot: Path, workers: int) -> li
     """Start workers; their own words go to `<plan>/workers/*.log`, those of runs to the runs' logs."""
     (plan / "workers").mkdir(parents=True, exist_ok=True)
     gpus = visible_gpus()
-    return [_start(home, plan, call, snapshot, gpus[slot % len(gpus)] if gpus else None) for slot in range(workers)]
+    taken = Counter(claim.get("gpu") for claim in _living(plan))
+    processes = []
+    for _ in range(workers):
+        gpu = min(gpus, key=lambda gpu: taken[gpu]) if gpus else None
+        taken[gpu] += 1
+        processes.append(_start(home, plan, call, snapshot, gpu))
+    return processes
 
 
 def _start(home: Home, plan: Path, call: str, snapshot: Path, gpu: str | None) -> subprocess.Popen[bytes]:
@@ -37,7 +45,7 @@ def _start(home: Home, plan: Path, call: str, snapshot: Path, gpu: str | None) -
             command, env=environment, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True
         )
     # Registered by us, at once: another launcher must not start its own while this one imports torch.
-    write_json(log.with_suffix(".json"), claim_identity(process.pid) | {"call": call, "started_at": now()})
+    write_json(log.with_suffix(".json"), claim_identity(process.pid) | {"call": call, "gpu": gpu, "started_at": now()})
     return process
 
 
@@ -57,6 +65,10 @@ def visible_gpus() -> list[str]:
 
 def living(plan: Path) -> list[int]:
     """Process ids of workers of this plan that are alive on this host."""
+    return [int(claim["pid"]) for claim in _living(plan)]
+
+
+def _living(plan: Path) -> list[dict[str, Any]]:
     found = []
     for path in (plan / "workers").glob("*.json"):
         try:
@@ -64,7 +76,7 @@ def living(plan: Path) -> list[int]:
         except BadFile:
             continue  # torn by a crash: its process is gone
         if claim and process_alive(claim):
-            found.append(int(claim["pid"]))
+            found.append(claim)
     return found
 
 

@@ -1,9 +1,11 @@
 """Pull-workers as SLURM array tasks, submitted through submitit."""
 
 import math
+import re
 import shlex
 import sys
 import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,6 +31,9 @@ OURS = {
     "srun_args",
 }
 OURS |= {"nodes", "ntasks_per_node", "tasks_per_node"}
+MAX_ARRAY_SIZE = "max_array_size"  # --slurm option of our own: the site's MaxArraySize, where scontrol does not tell
+LIMITS = re.compile(r"Invalid job array|Submit.*Limit|submit limit|MaxJobCount|temporarily unable", re.IGNORECASE)
+NO_ANSWER = re.compile(r"timed out|connect|contact|zero bytes", re.IGNORECASE)
 WARN_BEFORE_END_S = 90  # of short jobs a fifth of the time: a warning at the start would leave no time to work
 
 
@@ -43,9 +48,12 @@ class SlurmWorker:
     home: str
     plan: str
     call: str
+    slots: str = "1"
 
     def __call__(self) -> int:
-        assignment = worker.Assignment(Path(self.home), Path(self.plan), self.call, slurm.own_end_time())
+        assignment = worker.Assignment(
+            Path(self.home), Path(self.plan), self.call, slurm.own_end_time(), int(self.slots)
+        )
         if failed := worker.run(assignment):
             raise SystemExit(f"{failed} run(s) failed; see `lab status`")
         return 0
@@ -56,11 +64,47 @@ class SlurmWorker:
     __submitit_checkpoint__ = checkpoint
 
 
-def submit(job: SlurmWorker, snapshot: Path, tasks: int, cpus: int, options: dict[str, Any]) -> str:
-    """Submit `tasks` workers as one array; returns the job id. The intent is on disk before sbatch is called.
+class SiteLimit(RuntimeError):
+    """sbatch refused an array because of its size or of how much is queued already."""
 
+
+@dataclass(frozen=True)
+class Submitted:
+    """Jobs that SLURM took, with `tasks` workers in all, and why not more if it refused some."""
+
+    job_ids: Sequence[str]
+    tasks: int
+    refused: str | None
+
+
+def submit(
+    job: SlurmWorker, snapshot: Path, tasks: int, cpus: int, options: dict[str, Any], exclude: Sequence[str] = ()
+) -> Submitted:
+    """Submit `tasks` workers in arrays as large as the site allows. Raises SweepError if it takes none.
+
+    The arrays together have no more tasks than may run at once, so the throttle holds for all of them.
     `options` are submitit's SLURM parameters (partition, time in minutes, gpus_per_node, mem, ...).
     """
+    own = dict(options)
+    size = int(own.pop(MAX_ARRAY_SIZE, 0)) or slurm.max_array_size()
+    if exclude:
+        own["exclude"] = ",".join(sorted({*exclude, *filter(None, str(own.get("exclude", "")).split(","))}))
+    job_ids: list[str] = []
+    left, refused = tasks, None
+    while left and size:
+        at_once = min(left, size)
+        try:
+            job_ids.append(_submit_array(job, snapshot, at_once, cpus, own))
+            left -= at_once
+        except SiteLimit as limit:
+            refused, size = str(limit), at_once // 2
+    if not job_ids:
+        raise SweepError(f"sbatch refused: {refused}; nothing was submitted, the same command tries again")
+    return Submitted(job_ids, tasks - left, refused if left else None)
+
+
+def _submit_array(job: SlurmWorker, snapshot: Path, tasks: int, cpus: int, options: dict[str, Any]) -> str:
+    """One array (or one job); returns its id. The intent is on disk before sbatch is called."""
     name = f"lab-{uuid.uuid4().hex}"
     intent = Path(job.plan) / "submissions" / f"{name}.json"
     intent.parent.mkdir(parents=True, exist_ok=True)
@@ -71,11 +115,21 @@ def submit(job: SlurmWorker, snapshot: Path, tasks: int, cpus: int, options: dic
         with executor.batch():
             submitted = [executor.submit(job) for _ in range(tasks)]
     except FailedJobError as error:
-        intent.unlink()  # sbatch has said no: there is no such job
-        raise SweepError(f"sbatch refused: {str(error).strip().splitlines()[-1]}") from None
+        raise _refusal(name, intent, str(error)) from None
     job_id = str(submitted[0].job_id).partition("_")[0]
     write_json(intent, record | {"job_id": job_id})
     return job_id
+
+
+def _refusal(name: str, intent: Path, said: str) -> Exception:
+    """What an error of sbatch means. An answer that got lost may hide an accepted job: it is cancelled by its name."""
+    lines = [line for line in said.splitlines() if line.startswith("sbatch: ")] or [said.strip().splitlines()[-1]]
+    text = "; ".join(line.removeprefix("sbatch: ").removeprefix("error: ") for line in lines)
+    if NO_ANSWER.search(text):
+        slurm.ask("scancel", "--name", name)
+        return SweepError(f"sbatch did not answer ({text}); should it have taken the job, it was cancelled. Try again.")
+    intent.unlink()  # sbatch has said no: there is no such job
+    return SiteLimit(text) if LIMITS.search(text) else SweepError(f"sbatch refused: {text}")
 
 
 def make_executor(
@@ -107,7 +161,7 @@ def check(options: dict[str, Any]) -> int:
     if own := sorted(set(options) & OURS):
         raise SweepError(f"--slurm {own[0]}: lab sets this itself")
     for key in options:
-        if key not in (known := SlurmExecutor._valid_parameters()):
+        if key not in (known := SlurmExecutor._valid_parameters() | {MAX_ARRAY_SIZE}):
             raise SweepError(f"--slurm: unknown option {key!r}{did_you_mean(key, known)}")
     return _minutes(options.get("time", DEFAULT_MINUTES))
 

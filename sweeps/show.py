@@ -1,7 +1,8 @@
 """What a person sees of a plan and of its runs: tables for the terminal."""
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -113,6 +114,22 @@ def status_table(title: str, rows: Sequence[dict[str, object]]) -> Table:
             Text(str(row.get("detail") or "")[:80]),
         )
     return table
+
+
+def failure_lines(found: Mapping[str, Any]) -> Iterator[str]:
+    """What `lab failures` says to a person."""
+    if not found["groups"]:
+        yield "nothing failed"
+    for group in found["groups"]:
+        where = f" on {group['host']}" if group["host"] else ""
+        runs = group["runs"]
+        yield f"{len(runs)} x {group['kind']}{where} at step {group['step']}: {group['error']}"
+        yield f"  {', '.join(runs[:6])}{' ...' if len(runs) > 6 else ''}"
+        yield from (f"  | {line}" for line in group["log"])
+        yield f"  -> {group['remedy']}"
+    for host in found["bad_hosts"]:
+        yield f"host {host['name']} fails everything at once ({host['failures']} times); further jobs avoid it"
+    yield from (f"$ {command}" for command in found["commands"])
 
 
 def counts(states: Iterable[RunState]) -> dict[str, int]:

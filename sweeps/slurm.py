@@ -1,10 +1,11 @@
-"""What is asked of SLURM besides submitting: who am I, what is queued, requeue me, cancel that.
+"""What is asked of SLURM besides submitting: who am I, what is queued, what ended where, requeue me, cancel that.
 
 The scheduler's word is a hint: an empty or failed answer is never taken for the death of a job.
 """
 
 import logging
 import os
+import re
 import shutil
 import subprocess
 import time
@@ -20,30 +21,59 @@ log = logging.getLogger("lab.slurm")
 TIMEOUT_S = 30
 SECOND_LOOK_S = 1.0
 GONE = {"COMPLETED", "CANCELLED", "FAILED", "TIMEOUT", "NODE_FAIL", "BOOT_FAIL", "DEADLINE", "OUT_OF_MEMORY"}
+HELD = {"REQUEUE_HOLD", "RESV_DEL_HOLD", "SPECIAL_EXIT"}
+MAX_ARRAY_SIZE = 1001  # SLURM's own default
 
 
 @dataclass(frozen=True)
 class Queue:
-    """What squeue says of one plan's jobs. `answered` is False when it could not be asked."""
+    """What squeue says of one plan's jobs. `answered` is False when it could not be asked.
+
+    `held` maps a task to the reason; `nameless`: a submission whose job id was never learnt, so that a claim may name
+    a job that no submission knows.
+    """
 
     answered: bool = True
     words: Mapping[str, str] = field(default_factory=dict)  # task id such as 12_3 -> SLURM's state
-    held: frozenset[str] = frozenset()
+    held: Mapping[str, str] = field(default_factory=dict)
+    nameless: bool = False
 
     @property
     def live(self) -> list[str]:
         """Tasks that wait or run."""
         return [task for task, word in self.words.items() if word not in GONE]
 
+    @property
+    def advice(self) -> str:
+        """The reasons of held tasks and the command that lets them go; "" without any."""
+        if not self.held:
+            return ""
+        tasks = list(self.held)
+        ids = tasks if len(tasks) <= 8 else sorted({task.partition("_")[0] for task in tasks})
+        reasons = ", ".join(sorted(set(self.held.values())))
+        return f"{len(tasks)} jobs are held by SLURM ({reasons}): scontrol release {','.join(ids)}"
+
     def hint(self) -> Hint:
         """The same as a hint for run states."""
         if not self.answered:
             return Hint(pending=None)
         jobs = {task: "GONE" if word in GONE else word for task, word in self.words.items()}
-        waiting = [task for task in self.live if self.words[task] == "PENDING"]
-        if waiting and self.held.issuperset(waiting):
-            return Hint(jobs, State.HELD)
-        return Hint(jobs, State.QUEUED if waiting else None)
+        others = "GONE" if self.nameless else "UNKNOWN"
+        # While anything runs or is free to start, the sweep goes on: held tasks are then a remark, not a state.
+        if self.held and set(self.held) == set(self.live):
+            return Hint(jobs, State.HELD, others, self.advice)
+        waiting = any(self.words[task] == "PENDING" for task in self.live)
+        return Hint(jobs, State.QUEUED if waiting else None, others)
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How a task ended, as accounting tells: SLURM's state, the node, and how long it ran in seconds."""
+
+    task: str
+    state: str
+    node: str
+    seconds: float
 
 
 def available() -> bool:
@@ -57,6 +87,11 @@ def own_job() -> str | None:
     return f"{array}_{task}" if array and task else os.environ.get("SLURM_JOB_ID")
 
 
+def own_node() -> str | None:
+    """What SLURM calls this machine; None outside SLURM."""
+    return os.environ.get("SLURMD_NODENAME")
+
+
 def own_end_time() -> float | None:
     """When SLURM will end this job (epoch seconds); None outside SLURM or without a limit."""
     job = own_job()
@@ -64,7 +99,7 @@ def own_end_time() -> float | None:
         return None
     if told := os.environ.get("SLURM_JOB_END_TIME"):
         return float(told)
-    left = _ask("squeue", "--noheader", "--job", job, "--format", "%L")  # SLURM before 23.02 sets no such variable
+    left = ask("squeue", "--noheader", "--job", job, "--format", "%L")  # SLURM before 23.02 sets no such variable
     remaining = seconds(left.strip()) if left else None
     return None if remaining is None else time.time() + remaining
 
@@ -74,14 +109,20 @@ def requeue_self() -> None:
     job = own_job()
     if job is not None:
         log.info("requeue %s", job)
-        _ask("scontrol", "requeue", job)
+        ask("scontrol", "requeue", job)
 
 
 def cancel(job_ids: Iterable[str]) -> None:
     """End jobs, queued or running."""
     ids = list(job_ids)
     if ids:
-        _ask("scancel", *ids)
+        ask("scancel", *ids)
+
+
+def max_array_size() -> int:
+    """How many tasks an array may have at this site; SLURM's default where it does not say."""
+    found = re.search(r"^MaxArraySize\s*=\s*(\d+)", ask("scontrol", "show", "config") or "", re.MULTILINE)
+    return max(1, int(found[1])) if found else MAX_ARRAY_SIZE
 
 
 def queue(plan: Path, confirm: bool = False) -> Queue:
@@ -92,17 +133,52 @@ def queue(plan: Path, confirm: bool = False) -> Queue:
     rows = _rows([s["uuid"] for s in submissions])
     if rows is None:
         return Queue(answered=False)
-    words, held = dict.fromkeys(_tasks(submissions), "COMPLETED"), set()
+    words, held = dict.fromkeys(_tasks(submissions), "COMPLETED"), dict[str, str]()
     for task, word, reason in rows:
         words[task] = word
-        if "held" in reason.lower():
-            held.add(task)
+        if word in HELD or (word == "PENDING" and re.search("held|hold", reason, re.IGNORECASE)):
+            held[task] = reason
+    found = Queue(True, words, held, nameless=any("job_id" not in s for s in submissions))
     if confirm and any(word in GONE for word in words.values()):
         time.sleep(SECOND_LOOK_S)
-        again = queue(plan)
-        words = {task: again.words.get(task, word) if word in GONE else word for task, word in words.items()}
-        return Queue(again.answered, words, frozenset(held) | again.held)
-    return Queue(True, words, frozenset(held))
+        return twice(found, queue(plan))
+    return found
+
+
+def twice(first: Queue, second: Queue) -> Queue:
+    """Two looks as one: gone is only what was gone both times."""
+    if not (first.answered and second.answered):
+        return Queue(answered=False)
+    words = dict(second.words)
+    for task, word in first.words.items():
+        if word not in GONE and words.get(task, "COMPLETED") in GONE:
+            words[task] = word
+    return Queue(True, words, second.held, second.nameless)
+
+
+def endings(plan: Path) -> list[Ending]:
+    """How the tasks of a plan ended, as far as accounting, or else the controller's memory, still knows."""
+    jobs = [s["job_id"] for s in read_submissions(plan) if "job_id" in s]
+    if not jobs:
+        return []
+    columns = "JobID,State,NodeList,ElapsedRaw"
+    text = ask("sacct", "-X", "--noheader", "--parsable2", "-j", ",".join(jobs), "--format", columns, quiet=True)
+    rows = [line.split("|") for line in (text or "").splitlines()]
+    found = [Ending(r[0], r[1].partition(" ")[0], r[2], float(r[3])) for r in rows if len(r) == 4 and r[3].isdigit()]
+    return found or [ending for job in jobs for ending in _remembered(job)]
+
+
+def _remembered(job: str) -> list[Ending]:
+    """The same from `scontrol show job`, which forgets a job minutes after its end."""
+    found = []
+    for text in re.split(r"(?=^JobId=)", ask("scontrol", "show", "job", job, quiet=True) or "", flags=re.MULTILINE):
+        fields = dict(word.split("=", 1) for word in text.split() if "=" in word)
+        if "JobState" in fields:
+            array, index = fields.get("ArrayJobId"), fields.get("ArrayTaskId")
+            task = f"{array}_{index}" if array and index else fields["JobId"]
+            ran = seconds(fields.get("RunTime", "")) or 0
+            found.append(Ending(task, fields["JobState"], fields.get("NodeList", ""), float(ran)))
+    return found
 
 
 def read_submissions(plan: Path) -> list[dict[str, str]]:
@@ -128,7 +204,7 @@ def _tasks(submissions: list[dict[str, str]]) -> list[str]:
 
 def _rows(names: list[str]) -> list[tuple[str, str, str]] | None:
     """(task id, state, reason) of live jobs with these names; None when squeue gave no usable answer."""
-    text = _ask("squeue", "--noheader", "--array", "--name", ",".join(names), "--format", "%i|%T|%r")
+    text = ask("squeue", "--noheader", "--array", "--name", ",".join(names), "--format", "%i|%T|%r")
     if text is None:
         return None
     rows = [line.strip().split("|") for line in text.splitlines() if line.strip()]
@@ -138,15 +214,16 @@ def _rows(names: list[str]) -> list[tuple[str, str, str]] | None:
     return [(task, word, reason) for task, word, reason in rows]
 
 
-def _ask(*command: str) -> str | None:
-    """stdout of a SLURM command; None, and a warning, when it failed or did not answer in time."""
+def ask(*command: str, quiet: bool = False) -> str | None:
+    """stdout of a SLURM command; None, and unless `quiet` a warning, when it failed or did not answer in time."""
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S)
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=TIMEOUT_S)
     except (OSError, subprocess.TimeoutExpired) as error:
-        log.warning("%s: %s", command[0], error)
+        log.log(logging.DEBUG if quiet else logging.WARNING, "%s: %s", command[0], error)
         return None
     if done.returncode:
-        log.warning("%s failed: %s", " ".join(command), done.stderr.strip())
+        text = " ".join(command)[:200]
+        log.log(logging.DEBUG if quiet else logging.WARNING, "%s failed: %s", text, done.stderr.strip())
         return None
     return done.stdout
 

@@ -1,7 +1,8 @@
 """Plans that were stored by earlier calls, found by name, and the states of their runs."""
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +10,13 @@ from lmcore.config import did_you_mean
 from results import planned
 from results.files import BadFile, read_json
 from results.home import Home
-from results.state import ENDED, RunState, not_begun, run_state
+from results.process import process_alive
+from results.record import BEAT_EVERY_S, RunFolder
+from results.state import ENDED, RunState, State, not_begun, run_state
 from sweeps import slurm
 from sweeps.spec import SweepError
+
+WATCH_S = 2.5 * BEAT_EVERY_S
 
 
 @dataclass(frozen=True)
@@ -74,6 +79,31 @@ def run_states(home: Home, run_ids: Iterable[str], queue: slurm.Queue) -> list[R
     """The state of every run, in order, with what the scheduler says."""
     hint, begun = queue.hint(), home.folders()
     return [run_state(home.run(run_id), hint) if run_id in begun else not_begun(run_id, hint) for run_id in run_ids]
+
+
+def judge(home: Home, plan: Path, run_ids: Sequence[str]) -> tuple[slurm.Queue, list[RunState]]:
+    """Queue and states, with a second look at every run whose worker is on another host and not known to run.
+
+    A heartbeat that moves meanwhile, on our clock, is a live worker whatever SLURM says. One that stands still is
+    LOST only if SLURM knows no running job of it both times.
+    """
+    queue = slurm.queue(plan, confirm=True)
+    states = run_states(home, run_ids, queue)
+    folders = [home.run(s.run_id) for s in states if s.state is State.UNKNOWN]
+    before = {run.run_id: run.attempts()[-1].heartbeat for run in folders if _is_elsewhere(run)}
+    if not before:
+        return queue, states
+    time.sleep(WATCH_S)
+    queue = slurm.twice(queue, slurm.queue(plan))
+    beating = frozenset(run_id for run_id, beat in before.items() if home.run(run_id).attempts()[-1].heartbeat != beat)
+    hint = replace(queue.hint(), beating=beating, still=frozenset(before) - beating)
+    return queue, [run_state(home.run(s.run_id), hint) if s.run_id in before else s for s in states]
+
+
+def _is_elsewhere(run: RunFolder) -> bool:
+    """Whether the newest attempt has not ended and its process cannot be asked from here."""
+    newest = run.attempts()[-1:]
+    return any(a.exit is None and a.claim is not None and process_alive(a.claim) is None for a in newest)
 
 
 def stop(home: Home, plan: StoredPlan, by: str) -> list[str]:

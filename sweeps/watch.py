@@ -15,7 +15,7 @@ from results.home import Home
 from results.state import SETTLED, RunState, State
 from sweeps import slurm
 from sweeps.show import counts_line, duration
-from sweeps.stored import StoredPlan, run_states
+from sweeps.stored import StoredPlan, judge, run_states
 
 LOOK_EVERY_S = 1.0
 LINE_EVERY_S = 30.0
@@ -74,6 +74,9 @@ class _Look:
 
     def __call__(self) -> tuple[list[RunState], bool]:
         idle = not self.working() if self.working else self._queue_empty()  # asked first: what ended has written all
+        if idle and not self.working:
+            self.queue, states = judge(self.home, self.plan.folder, self.plan.run_ids)
+            return states, not self.queue.live  # a second look may have found somebody
         states = run_states(self.home, self.plan.run_ids, self.queue)
         # Failed and cancelled runs may be waiting for a worker that still starts up, so they do not end the wait.
         return states, idle or all(state.state in SETTLED for state in states)

@@ -1,41 +1,49 @@
 """A pull-worker: claims the next run of a plan until none is left or time runs short.
 
-The same worker serves the laptop and SLURM. It imports torch once and forks one child per run: a crash, a leak or
-an out-of-memory kill takes one run with it, and the worker survives to say what happened.
+The same worker serves the laptop and SLURM. It imports torch once and forks one child per run, up to `slots` at a time:
+a crash, a leak or an out-of-memory kill takes one run with it, and the worker survives to say what happened.
 """
 
 import argparse
 import logging
 import os
 import signal
+import socket
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from results import planned
-from results.files import now, read_json, write_json
+from results.files import BadFile, now, read_json, write_json
 from results.home import Home
 from results.record import RunFolder
 from results.state import SETTLED, RunState, State, claimable, run_state
-from sweeps import environment, slurm
-from sweeps.attempt import DISK_FULL, ENDED, NOT_CLAIMED, attempt_run
+from sweeps import environment, hosts, slurm
+from sweeps.attempt import DISK_FULL, ENDED, NO_ENVIRONMENT, NOT_CLAIMED, attempt_run
 from sweeps.signals import StopFlag, die_with_parent
+from sweeps.stored import judge
 
 log = logging.getLogger("lab.worker")
 
 LEAST_TIME_S = 10.0  # with less than this left no run is started: it would only be stopped again
 SAVE_MARGIN_S = 60.0  # stop this long before the job's end: time to save and requeue
+POLL_S = 0.02
+PATIENCE_S = 60.0  # how long after its start a suspect host waits for others to show that they work
 
 
 @dataclass(frozen=True)
 class Assignment:
-    """What a worker is told: where the record is, which plan, which call started it, and when its time ends."""
+    """What a worker is told: where the record is, which plan, which call started it, when its time ends, how many runs
+    at once."""
 
     home: Path
     plan: Path
     call: str
     end_time: float | None = None  # epoch seconds
+    slots: int = 1
 
     @property
     def deadline(self) -> float | None:
@@ -45,52 +53,95 @@ class Assignment:
         return self.end_time - min(SAVE_MARGIN_S, 0.1 * max(0.0, self.end_time - time.time()))
 
 
+@dataclass(frozen=True)
+class Child:
+    """A process that attempts a run; `after`: the number of attempts the run had before."""
+
+    run: RunFolder
+    after: int
+    began: float  # monotonic seconds
+    oom_kills: int  # on this machine, when it began
+
+
 class Worker:
     """One process pulling runs."""
 
     def __init__(self, assignment: Assignment) -> None:
-        self.home, self.plan = Home(assignment.home), assignment.plan
+        self.home, self.plan, self.call = Home(assignment.home), assignment.plan, assignment.call
+        self.slots = assignment.slots
         self.flag, self.deadline = StopFlag(), assignment.deadline
         self.time_given = 0.0 if self.deadline is None else self.deadline - time.time()
         call = read_json(self.plan / "calls" / f"{assignment.call}.json") or {}
-        self.granted: dict[str, int] = call.get("granted", {})
-        self.owner = {"job": slurm.own_job(), "code_hash": call.get("code_hash"), "call": assignment.call}
+        self.granted: dict[str, int] = grants_since(self.plan, call)
+        self.job, self.node, self.began = slurm.own_job(), slurm.own_node(), time.monotonic()
+        self.owner = {"job": self.job, "node": self.node, "code_hash": call.get("code_hash"), "call": assignment.call}
         plan = read_json(self.plan / "plan.json") or {"runs": []}
         self.specs = planned.specs(self.plan)
         self.waiting = [self.home.run(run["run_id"]) for run in plan["runs"]]
+        self.run_ids = [run.run_id for run in self.waiting]
         self.started: list[RunFolder] = []
+        self.children: dict[int, Child] = {}
+        self.obstructed = False  # the next run would meet the same obstacle, so that it is left in peace
+        self.host = hosts.Watch(self.node or socket.gethostname(), self._others_work)
 
     def work(self) -> int:
         """Pull until nothing is left, time is up or a signal comes. Returns how many of its runs are FAILED."""
         self.flag.listen()
         environment.installed()  # looked up once, for all children
-        while not self.stopping():
-            found = self._next()
-            if found is None:
-                return self._failed()
-            self.started.append(found[0])
-            if not self._run_in_child(*found):
-                return self._failed() or 1
+        while not (self.stopping() or self.obstructed) or self.children:
+            undecided = self._fill_slots() == "wait"
+            if self.children:
+                self._wait_for_one()
+            elif undecided:
+                time.sleep(1)
+            else:
+                break
         # A preempted job is requeued by SLURM, a cancelled one must not be: only our own time limit is ours to requeue.
-        if self.flag.reason in (None, "time_limit") and self._next():
+        if self.flag.reason in (None, "time_limit") and self.stopping() and self._next():
             slurm.requeue_self()
-        return self._failed()
+        failed = sum(run_state(run).state is State.FAILED for run in set(self.started))
+        return failed or int(self.obstructed)
 
     def stopping(self) -> bool:
         """Whether a signal came or time is up."""
         short = self.deadline is not None and time.time() > self.deadline - min(LEAST_TIME_S, self.time_given / 4)
         return self.flag.reason is not None or short
 
-    def _failed(self) -> int:
-        return sum(run_state(run).state is State.FAILED for run in set(self.started))
+    def _fill_slots(self) -> str:
+        """Start runs while there is room; returns what we think of this host."""
+        while (verdict := self._verdict()) == "fine" and len(self.children) < self.slots:
+            if self.stopping() or self.obstructed:
+                break
+            found = self._next() or (None if self.children else self._look_closer())
+            if found is None:
+                break
+            self._fork(*found)
+        return verdict
+
+    def _verdict(self) -> str:
+        """On a laptop there is no other host to leave the runs to."""
+        if self.job is None:
+            return "fine"
+        verdict = self.host.verdict()
+        if verdict == "bad" and not self.obstructed:
+            log.error("%s: %d runs failed here at once and none worked: leaving", self.host.host, self.host.failures)
+            self.obstructed = True
+        return verdict
+
+    def _others_work(self) -> bool | None:
+        found = hosts.others_work(self.home, self.run_ids, self.host.host)
+        if found is False and time.monotonic() - self.began < PATIENCE_S:
+            return None if len(slurm.queue(self.plan).live) > 1 else False
+        return found
 
     def _next(self) -> tuple[RunFolder, int] | None:
         """The first run that may be claimed, and the number of attempts it had when we looked."""
+        mine = {child.run.run_id for child in self.children.values()}
         for run in list(self.waiting):
             seen = run_state(run)
             if seen.state in SETTLED:
                 self.waiting.remove(run)
-            elif self._may_claim(run, seen) and not run.cancel_requested():
+            elif run.run_id not in mine and self._may_claim(run, seen) and not run.cancel_requested():
                 return run, seen.attempts
         return None
 
@@ -103,17 +154,31 @@ class Worker:
 
     def _was_mine(self, run: RunFolder, seen: RunState) -> bool:
         """A requeued job has the id of the job it was: what that one left running is certainly over."""
-        if seen.state is not State.UNKNOWN or self.owner["job"] is None:
+        if seen.state is not State.UNKNOWN or self.job is None:
             return False
-        return any((attempt.claim or {}).get("job") == self.owner["job"] for attempt in run.attempts()[-1:])
+        return any((attempt.claim or {}).get("job") == self.job for attempt in run.attempts()[-1:])
 
-    def _fork(self, run: RunFolder, after: int) -> int:
+    def _look_closer(self) -> tuple[RunFolder, int] | None:
+        """With nothing left at first sight: what a later call grants, a dead job has lost, or a bad host has failed."""
+        self.granted |= grants_since(self.plan, read_json(self.plan / "calls" / f"{self.call}.json") or {})
+        if self.job is not None and self.waiting:
+            _, states = judge(self.home, self.plan, [run.run_id for run in self.waiting])
+            bad = hosts.bad_hosts(self.home, states)
+            for state in states:
+                excused = state.state is State.FAILED and self.host.host not in bad
+                if state.state is State.LOST or (excused and hosts.failed_on(self.home, state, bad)):
+                    self.granted[state.run_id] = state.attempts
+        return self._next()
+
+    def _fork(self, run: RunFolder, after: int) -> None:
         sys.stdout.flush()
         sys.stderr.flush()
+        self.started.append(run)
         worker = os.getpid()
         pid = os.fork()
         if pid:
-            return pid
+            self.children[pid] = Child(run, after, time.monotonic(), oom_kills())
+            return
         code = 1
         try:
             die_with_parent(worker)
@@ -121,41 +186,76 @@ class Worker:
         finally:
             os._exit(code)  # never return into the parent's loop, whatever happened
 
-    def _run_in_child(self, run: RunFolder, after: int) -> bool:
-        """Let a child try `run`. False when the next run would meet the same obstacle, so that it is left in peace."""
-        pid = self._fork(run, after)
-        code = self._wait(pid)
-        if code in (ENDED, NOT_CLAIMED):
-            return True
-        self._record_death(run, pid, code)
-        return code != DISK_FULL and len(run.attempts()) > after
-
-    def _wait(self, pid: int) -> int:
-        """The exit code of the child; our own stop signal is passed on to it."""
-        told = False
+    def _wait_for_one(self) -> None:
+        """Until one child has ended; our own stop signal is passed on to all of them."""
+        told: set[int] = set()
         while True:
-            done, status = os.waitpid(pid, os.WNOHANG)
-            if done:
-                break
-            if self.flag.signal and not told:
-                os.kill(pid, self.flag.signal)
-                told = True
-            time.sleep(0.02)
-        return os.waitstatus_to_exitcode(status)
+            for pid in self.children:
+                done, status = os.waitpid(pid, os.WNOHANG)
+                if done:
+                    return self._ended(pid, os.waitstatus_to_exitcode(status))
+                if self.flag.signal and pid not in told:
+                    os.kill(pid, self.flag.signal)
+                    told.add(pid)
+            time.sleep(POLL_S)
 
-    def _record_death(self, run: RunFolder, pid: int, code: int) -> None:
+    def _ended(self, pid: int, code: int) -> None:
+        child = self.children.pop(pid)
+        if code == NOT_CLAIMED:
+            return
+        if code != ENDED:
+            self._record_death(child, pid, code)
+            without_claim = len(child.run.attempts()) <= child.after
+            no_environment = code == NO_ENVIRONMENT and not self.host.worked
+            self.obstructed = self.obstructed or code == DISK_FULL or without_claim or no_environment
+        state = run_state(child.run)
+        if state.state is not State.FAILED:
+            self.host.saw(failed=False)
+        elif state.kind not in hosts.NOT_THE_HOST and time.monotonic() - child.began < hosts.QUICK_S:
+            self.host.saw(failed=True)
+
+    def _record_death(self, child: Child, pid: int, code: int) -> None:
         """Write the exit that the child could not.
 
-        A child that was killed (9, 15) stays without an exit: it is LOST, and taken up again while it makes progress.
+        A child that was killed (9, 15) stays without an exit: it is LOST, and taken up again while it makes progress;
+        unless the kernel did it for want of memory, which would only happen again.
         """
-        log.error("run %s ended with code %d", run.run_id, code)
-        mine = [a for a in run.attempts() if (a.claim or {}).get("pid") == pid and a.exit is None]
-        if mine and code != DISK_FULL and -code not in (signal.SIGKILL, signal.SIGTERM):
+        log.error("run %s ended with code %d", child.run.run_id, code)
+        mine = [a for a in child.run.attempts() if (a.claim or {}).get("pid") == pid and a.exit is None]
+        out_of_memory = code == -signal.SIGKILL and oom_kills() > child.oom_kills
+        if not mine or code == DISK_FULL:
+            return
+        if out_of_memory:
+            told = {"kind": "oom", "error": "the kernel killed the process: out of memory"}
+        elif -code in (signal.SIGKILL, signal.SIGTERM):
+            return
+        else:
             name = signal.Signals(-code).name if code < 0 else f"exit code {code}"
-            write_json(
-                mine[-1].path / "exit.json",
-                {"reason": "failed", "kind": "code", "error": f"the process died: {name}", "ended_at": now()},
-            )
+            told = {"kind": "code", "error": f"the process died: {name}"}
+        write_json(mine[-1].path / "exit.json", {"reason": "failed", "ended_at": now()} | told)
+
+
+def grants_since(plan: Path, call: Mapping[str, Any]) -> dict[str, int]:
+    """What this call and later ones allow to claim beyond the rules: run id -> attempts it had then."""
+    granted: dict[str, int] = {}
+    for path in (plan / "calls").glob("*.json"):
+        try:
+            other = read_json(path) or {}
+        except BadFile:
+            continue
+        if other.get("called_at", "") >= call.get("called_at", ""):
+            for run_id, attempts in other.get("granted", {}).items():
+                granted[run_id] = max(attempts, granted.get(run_id, 0))
+    return granted
+
+
+def oom_kills() -> int:
+    """How many processes this machine's kernel has killed for want of memory; 0 where it does not tell."""
+    try:
+        lines = Path("/proc/vmstat").read_text().splitlines()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), 0)
 
 
 def run(assignment: Assignment) -> int:

@@ -104,9 +104,9 @@ class User:
         return len(list(self.home.glob("runs/*/checkpoints/step_*/manifest.json")))
 
 
-def wait_until(true: Callable[[], object], what: str, timeout: float = 120) -> None:
+def wait_until(true: Callable[[], object], what: str, timeout: float = 120, every: float = 0.02) -> None:
     """Poll until `true()`; fails naming what was awaited."""
     end = time.monotonic() + timeout
     while not true():
         assert time.monotonic() < end, f"waited {timeout} s for {what}"
-        time.sleep(0.02)
+        time.sleep(every)

@@ -108,7 +108,7 @@ def test_without_a_start_time_a_signal_decides() -> None:
     [
         ("7_1", {"7_1": "RUNNING"}, State.RUNNING),
         ("7_1", {"7_1": "GONE"}, State.LOST),
-        ("7_1", {"7_1": "PENDING"}, State.UNKNOWN),
+        ("7_1", {"7_1": "PENDING"}, State.LOST),
         ("7_1", {"7_1": "UNKNOWN"}, State.UNKNOWN),
         ("7_1", {}, State.UNKNOWN),
         (7, {"7": "GONE"}, State.LOST),
@@ -118,7 +118,10 @@ def test_without_a_start_time_a_signal_decides() -> None:
 def test_on_another_host_the_scheduler_decides(home: Home, job: Any, jobs: dict[str, str], expected: State) -> None:
     run = new_run(home)
     started(run, **ELSEWHERE, job=job)  # type: ignore[arg-type]
-    assert state_of(run, Hint(jobs=jobs)) == (expected, None)
+    assert state_of(run, Hint(jobs=jobs, still=frozenset({run.run_id}))) == (expected, None)
+    unseen = State.RUNNING if expected is State.RUNNING else State.UNKNOWN
+    assert state_of(run, Hint(jobs=jobs)) == (unseen, None), "nobody has looked at the heartbeat yet"
+    assert state_of(run, Hint(jobs=jobs, beating=frozenset({run.run_id}))) == (State.RUNNING, None)
     assert state_of(run) == (State.UNKNOWN, None)
 
 

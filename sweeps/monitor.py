@@ -1,0 +1,115 @@
+"""`lab status --watch`: a live table of a sweep, read from the run folders, that can stay open for days."""
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from results.home import Home
+from results.rows import COLUMNS
+from results.state import ENDED, RunState, State
+from sweeps import slurm
+from sweeps.show import STYLES, counts_line, duration, quantity
+from sweeps.stored import StoredPlan, find_plan, run_states
+from sweeps.watch import SCHEDULER_EVERY_S, Eta
+
+LOOK_EVERY_S = 2.0
+MOST_ROWS = 40
+TAIL_BYTES = 1024
+ORDER = (State.RUNNING, State.FAILED, State.LOST, State.HELD, State.UNKNOWN, State.PREEMPTED, State.DIVERGED)
+
+
+@dataclass
+class Monitor:
+    """What is known between two looks."""
+
+    plan: StoredPlan
+    home: Home
+    eta: Eta
+    queue: slurm.Queue = field(default_factory=slurm.Queue)
+    asked: float = -SCHEDULER_EVERY_S
+
+    def look(self) -> list[RunState]:
+        """States now. SLURM is asked rarely: a busy scheduler does not like to be polled."""
+        if time.monotonic() - self.asked > SCHEDULER_EVERY_S:
+            self.queue, self.asked = slurm.queue(self.plan.folder), time.monotonic()
+        return run_states(self.home, self.plan.run_ids, self.queue)
+
+    def screen(self, states: Sequence[RunState]) -> RenderableType:
+        """The table: those that run or are in trouble first."""
+        table = Table("arm", "seed", "state", "step", "loss", "tokens/s", "left", "", box=None, pad_edge=False)
+        pairs = sorted(zip(states, self.plan.runs, strict=True), key=lambda pair: _rank(pair[0]))
+        for state, run in pairs[:MOST_ROWS]:
+            table.add_row(*self._cells(state, run))
+        hidden = len(pairs) - MOST_ROWS
+        more = [Text(f"... and {hidden} more")] if hidden > 0 else []
+        advice = [Text(self.queue.advice, style="yellow")] if self.queue.advice else []
+        line = f"{self.plan.content['sweep']}: {counts_line(states)} ({self.eta.line(states)})"
+        return Group(table, *more, *advice, Text(line))
+
+    def _cells(self, state: RunState, run: Mapping[str, Any]) -> list[Text]:
+        row = last_row(self.home.run(state.run_id).path / "attempts" / f"{state.attempts:04d}" / "train.csv")
+        step = max(state.step, int(row.get("step", 0)))
+        left = ""
+        if state.state is State.RUNNING and row.get("tokens_per_s"):
+            tokens = (run["steps"] - step) * run["tokens"] / run["steps"]
+            left = duration(tokens / row["tokens_per_s"])
+        loss = f"{row['loss']:.4f}" if row else ""
+        speed = quantity(row["tokens_per_s"]) if row else ""
+        note = state.kind or ("" if state.state in (State.RUNNING, State.DONE) else state.detail[:60])
+        words = [run["arm"], str(run["seed"]), "", f"{step}/{run['steps']}", loss, speed, left, note]
+        cells = [Text(word) for word in words]
+        cells[2] = Text(state.state.value, style=STYLES.get(state.state, ""))
+        return cells
+
+
+def _rank(state: RunState) -> int:
+    return ORDER.index(state.state) if state.state in ORDER else len(ORDER)
+
+
+def last_row(path: Path) -> dict[str, float]:
+    """The last whole line of a train.csv, read from its end; empty if there is none."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - TAIL_BYTES))
+            lines = file.read().split(b"\n")[:-1]
+        values = [float(value) for value in lines[-1].decode().split(",")]
+    except (OSError, ValueError, IndexError):
+        return {}
+    names = list(COLUMNS["train"])
+    return dict(zip(names, values, strict=True)) if len(values) == len(names) else {}
+
+
+def monitor(name: str, home: Home, console: Console) -> None:
+    """Show until Ctrl-C or until every run has ended. Without a terminal: one line per look that differs."""
+    plan = find_plan(home, name)
+    watching = Monitor(plan, home, Eta(plan.runs, time.monotonic()))
+    if not console.is_terminal:
+        _lines(watching, console)
+        return
+    with Live(console=console, refresh_per_second=4, screen=False) as live:
+        while True:
+            states = watching.look()
+            live.update(watching.screen(states))
+            if all(state.state in ENDED for state in states):
+                return
+            time.sleep(LOOK_EVERY_S)
+
+
+def _lines(watching: Monitor, console: Console) -> None:
+    before = ""
+    while True:
+        states = watching.look()
+        line = counts_line(states)
+        if line != before:
+            console.print(f"{line} ({watching.eta.line(states)})")
+            before = line
+        if all(state.state in ENDED for state in states):
+            return
+        time.sleep(LOOK_EVERY_S)
