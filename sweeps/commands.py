@@ -7,8 +7,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any, get_args
 
-from rich.console import Console
-from rich.table import Table
+from rich.console import Console, RenderableType
 
 from lmcore.config import ConfigError, RunConfig, parse_assignment
 from lmcore.count import checkpoint_bytes
@@ -240,7 +239,7 @@ def _notes(queue: slurm.Queue) -> list[str]:
     return silent + ([queue.advice] if queue.advice else [])
 
 
-def status_table(answer: dict[str, Any]) -> Table:
+def status_table(answer: dict[str, Any]) -> RenderableType:
     """The same for a person."""
     counts = ", ".join(f"{n} {state}" for state, n in answer["counts"].items())
     scale = f"@{answer['scale']}" if answer["scale"] else ""

@@ -3,7 +3,6 @@
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console, Group, RenderableType
@@ -12,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from results.home import Home
-from results.rows import COLUMNS
+from results.rows import tail
 from results.state import ENDED, RunState, State
 from sweeps import slurm
 from sweeps.show import STYLES, counts_line, duration, quantity
@@ -21,7 +20,6 @@ from sweeps.watch import SCHEDULER_EVERY_S, Eta
 
 LOOK_EVERY_S = 2.0
 MOST_ROWS = 40
-TAIL_BYTES = 1024
 ORDER = (State.RUNNING, State.FAILED, State.LOST, State.HELD, State.UNKNOWN, State.PREEMPTED, State.DIVERGED)
 
 
@@ -54,7 +52,8 @@ class Monitor:
         return Group(table, *more, *advice, Text(line))
 
     def _cells(self, state: RunState, run: Mapping[str, Any]) -> list[Text]:
-        row = last_row(self.home.run(state.run_id).path / "attempts" / f"{state.attempts:04d}" / "train.csv")
+        newest = self.home.run(state.run_id).path / "attempts" / f"{state.attempts:04d}"
+        row = {name: float(value) for name, value in (tail(newest / "train.csv", "train") or [{}])[-1].items()}
         step = max(state.step, int(row.get("step", 0)))
         left = ""
         if state.state is State.RUNNING and row.get("tokens_per_s"):
@@ -71,19 +70,6 @@ class Monitor:
 
 def _rank(state: RunState) -> int:
     return ORDER.index(state.state) if state.state in ORDER else len(ORDER)
-
-
-def last_row(path: Path) -> dict[str, float]:
-    """The last whole line of a train.csv, read from its end; empty if there is none."""
-    try:
-        with path.open("rb") as file:
-            file.seek(max(0, path.stat().st_size - TAIL_BYTES))
-            lines = file.read().split(b"\n")[:-1]
-        values = [float(value) for value in lines[-1].decode().split(",")]
-    except (OSError, ValueError, IndexError):
-        return {}
-    names = list(COLUMNS["train"])
-    return dict(zip(names, values, strict=True)) if len(values) == len(names) else {}
 
 
 def monitor(name: str, home: Home, console: Console) -> None:

@@ -1,5 +1,6 @@
 """What a person sees of a plan and of its runs: tables for the terminal."""
 
+import statistics
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -12,6 +13,8 @@ from results.state import RunState, State
 from sweeps.estimate import Estimate
 from sweeps.plan import Plan, PlannedRun
 
+MOST_ROWS = 60  # of a table that a person reads
+WANTS_A_LOOK = (State.FAILED, State.LOST, State.HELD, State.UNKNOWN, State.DIVERGED)
 STYLES = {
     State.DONE: "green",
     State.RUNNING: "cyan",
@@ -86,33 +89,56 @@ def _data_line(runs: Iterable[PlannedRun]) -> str:
     )
 
 
-def status_table(title: str, rows: Sequence[dict[str, object]]) -> Table:
-    """One row per run: arm, seed, state, step, last validation loss, what to know."""
-    table = Table(title=title, title_justify="left", title_style="bold")
-    for name, align in (
-        ("run", "left"),
-        ("arm", "left"),
-        ("seed", "right"),
-        ("state", "left"),
-        ("step", "right"),
-        ("val loss", "right"),
-        ("tokens/s", "right"),
-        ("", "left"),
-    ):
-        table.add_column(name, justify="right" if align == "right" else "left", overflow="fold")
+def status_table(title: str, rows: Sequence[Mapping[str, Any]]) -> RenderableType:
+    """One row per run; of a large sweep one per arm, and those runs that want a look."""
+    if len(rows) <= MOST_ROWS:
+        return _runs_table(title, rows)
+    wanted = [row for row in rows if State(row["state"]) in WANTS_A_LOOK]
+    more = [] if len(wanted) <= MOST_ROWS else [Text(f"... and {len(wanted) - MOST_ROWS} more; --json has all")]
+    runs = [_runs_table("", wanted[:MOST_ROWS])] if wanted else []
+    return Group(_arms_table(title, rows), *runs, *more)
+
+
+def _runs_table(title: str, rows: Sequence[Mapping[str, Any]]) -> Table:
+    table = _table(title, "run", "arm", "seed>", "state", "step>", "val loss>", "tokens/s>", "")
     for row in rows:
-        state = State(str(row["state"]))
-        loss, speed = row.get("val_loss"), row.get("tokens_per_s")
+        state = State(row["state"])
         table.add_row(
-            str(row["run_id"]),
-            str(row["arm"]),
+            row["run_id"],
+            row["arm"],
             str(row["seed"]),
             Text(state.value, style=STYLES.get(state, "")),
             f"{row['step']}/{row['steps']}",
-            "" if loss is None else f"{loss:.4f}",
-            "" if speed is None else quantity(float(str(speed))),
-            Text(str(row.get("detail") or "")[:80]),
+            "" if row["val_loss"] is None else f"{row['val_loss']:.4f}",
+            "" if row["tokens_per_s"] is None else quantity(row["tokens_per_s"]),
+            Text(str(row["detail"] or "")[:80]),
         )
+    return table
+
+
+def _arms_table(title: str, rows: Sequence[Mapping[str, Any]]) -> Table:
+    table = _table(title, "arm", "runs>", "states", "steps done>", "median val loss>")
+    arms: dict[str, list[Mapping[str, Any]]] = {}
+    for row in rows:
+        arms.setdefault(row["arm"], []).append(row)
+    for arm, mine in arms.items():
+        found = Counter(row["state"] for row in mine)
+        losses = [row["val_loss"] for row in mine if row["val_loss"] is not None]
+        table.add_row(
+            arm,
+            str(len(mine)),
+            ", ".join(f"{n} {state.lower()}" for state, n in found.most_common()),
+            f"{sum(row['step'] for row in mine) / sum(row['steps'] for row in mine):.0%}",
+            f"{statistics.median(losses):.4f}" if losses else "",
+        )
+    return table
+
+
+def _table(title: str, *columns: str) -> Table:
+    """A table whose columns ending in > are aligned right."""
+    table = Table(title=title or None, title_justify="left", title_style="bold")
+    for name in columns:
+        table.add_column(name.rstrip(">"), justify="right" if name.endswith(">") else "left", overflow="fold")
     return table
 
 
