@@ -12,7 +12,7 @@ import typer
 import analysis.cli
 import results.cli
 import sweeps.cli
-from results.console import HomeOption, JsonFlag, home_at, print_json, stderr, stdout
+from results.console import HomeOption, JsonFlag, home_at, ingested, print_json, stderr, stdout
 from sweeps.cli import ScaleOption, Sets
 
 if TYPE_CHECKING:
@@ -109,6 +109,34 @@ def flops(
     stdout().print(account_table(found))
     for line in [*(peak_lines(device) if peak else ()), *extra.get("images", ())]:
         print(line)
+
+
+@app.command()
+def export(
+    name: Annotated[str, typer.Argument(help="A run by the beginning of its id; for curves also a sweep.")],
+    hf: Annotated[Path | None, typer.Option(help="Folder to write the model for transformers (safetensors).")] = None,
+    tensorboard: Annotated[Path | None, typer.Option(help="Folder for curves as TensorBoard event files.")] = None,
+    wandb: Annotated[Path | None, typer.Option(help="Folder for curves as offline W&B runs (`wandb sync`).")] = None,
+    as_json: JsonFlag = False,
+    home: HomeOption = None,
+) -> None:
+    """Write the model of a run for another library and check its loss there, or curves for another viewer."""
+    if not (hf or tensorboard or wandb):
+        raise typer.BadParameter("say what to write: --hf, --tensorboard or --wandb")
+    place, done = home_at(home), dict[str, Any]()
+    if hf:
+        from sweeps.sample import export as export_model
+
+        done |= export_model(place, name, hf)
+    if tensorboard or wandb:
+        done |= analysis.cli.export_curves(name, ingested(home), tensorboard, wandb)
+    if as_json:
+        print_json(done)
+        return
+    if hf:
+        here, there = done["val_loss"], done["val_loss_there"]
+        print(f"{done['folder']}: {done['family']}, validation loss {here:.6f} here, {there:.6f} there")
+    print("\n".join([*done.get("tensorboard", ()), *done.get("wandb", ())]))
 
 
 def _cost_pictures(

@@ -47,3 +47,18 @@ def write(name: str, home: "Home", quiet: bool, out: Path | None = None) -> "Rep
     if not quiet:
         print(f"report: {files.html}")
     return files
+
+
+def export_curves(name: str, home: "Home", tensorboard: Path | None, wandb: Path | None) -> dict[str, list[str]]:
+    """Write curves of a run or of all runs of a sweep; returns the folders by viewer."""
+    import results
+    from analysis import export
+
+    done: dict[str, list[str]] = {}
+    with results.open(home) as con:
+        runs = export.runs_named(con, name)
+        if tensorboard:
+            done["tensorboard"] = [str(path) for path in export.to_tensorboard(con, runs, tensorboard)]
+        if wandb:
+            done["wandb"] = [str(path) for path in export.to_wandb(con, runs, wandb, name.partition("/")[0])]
+    return done

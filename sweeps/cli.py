@@ -1,6 +1,5 @@
 """The commands about sweeps and models: status, show, cancel, generate, decode, export, flops."""
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -121,21 +120,3 @@ def decode(
     from sweeps import commands
 
     print_rows(commands.decode(name, home_at(home), batch, prompt, tokens), as_json)
-
-
-@app.command()
-def export(
-    run: str,
-    hf: Annotated[Path, typer.Option(help="Folder to write for transformers (safetensors).")],
-    as_json: JsonFlag = False,
-    home: HomeOption = None,
-) -> None:
-    """Write the model of a run for another library, and check its loss there."""
-    from sweeps.sample import export as export_run
-
-    done = export_run(home_at(home), run, hf)
-    if as_json:
-        print_json(done)
-    else:
-        here, there = done["val_loss"], done["val_loss_there"]
-        print(f"{done['folder']}: {done['family']}, validation loss {here:.6f} here, {there:.6f} there")
