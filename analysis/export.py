@@ -82,7 +82,13 @@ def to_wandb(con: "DuckDBPyConnection", runs: list[dict[str, Any]], out: Path, p
     except ImportError:
         raise ExportError("W&B is not installed: pip install 'lab[wandb]'") from None
     out.mkdir(parents=True, exist_ok=True)
-    quiet = {"silent": True, "console": "off", "x_disable_stats": True, "disable_git": True, "disable_code": True}
+    quiet: dict[str, Any] = {
+        "silent": True,
+        "console": "off",
+        "x_disable_stats": True,
+        "disable_git": True,
+        "disable_code": True,
+    }
     folders: list[Path] = []
     for run in runs:
         for old in out.glob(f"wandb/offline-run-*-{run['run_id']}"):
