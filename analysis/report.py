@@ -9,9 +9,9 @@ import jinja2
 import polars as pl
 
 from analysis.answer import answer
-from analysis.checks import warnings_for
 from analysis.draw import Look, looks_for
 from analysis.frames import arms_of, changes_between_arms, runs_frame
+from analysis.lint_sweep import lint
 from analysis.pictures import Picture, pictures_for
 from analysis.provenance import listed, provenance
 from analysis.select import Plan
@@ -105,11 +105,11 @@ def render(con: "DuckDBPyConnection", plan: Plan, looks: dict[str, Look], pictur
     """The page. Every name and text of the record goes through autoescape; nothing is loaded from elsewhere."""
     loader = jinja2.FileSystemLoader(Path(__file__).parent)
     environment = jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined)
-    rows, runs, notices = summary(con, plan), runs_frame(con, plan), warnings_for(con, plan)
+    rows, runs, notices = summary(con, plan), runs_frame(con, plan), lint(con, plan)
     return environment.get_template("report.html").render(
         plan=plan,
         answer=answer(plan, rows),
-        serious=sum(notice.serious for notice in notices),
+        serious=sum(finding.level != "note" for finding in notices),
         columns=COLUMNS,
         rows=_table(rows, looks, _changes(runs, plan)),
         pictures=pictures,

@@ -61,7 +61,8 @@ def test_it_reads_from_question_to_provenance(reports: dict[str, ReportFiles]) -
     text = page(reports, "ffn_ablation").text
     order = [
         "Does a gated FFN help at equal parameters?",
-        "Below relu, which is better: swiglu by -0.0350",
+        "Better than relu: swiglu (-0.0350)",
+        "swiglu is better by -0.0350 [",
         "1.5517",
         "Results",
         "Curves and compute",
