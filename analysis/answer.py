@@ -22,11 +22,11 @@ def headline(rows: list[dict[str, Any]]) -> str:
         return f"No run has finished with a finite loss yet ({planned} planned): no answer."
     if base is None:
         return "There is no baseline to compare with: no verdict."
-    judged = {word: [row for row in rows if row["verdict"] == word] for word in GROUPS}
-    if not any(judged.values()):
+    groups = {word: [row for row in rows if row["verdict"] == word] for word in GROUPS}
+    if not any(groups.values()):
         return f"{base} is the only arm: no verdict."
     parts = [
-        GROUPS[word].format(base=base) + ": " + ", ".join(map(_brief, arms)) for word, arms in judged.items() if arms
+        GROUPS[word].format(base=base) + ": " + ", ".join(map(_brief, arms)) for word, arms in groups.items() if arms
     ]
     return "; ".join(parts) + "."
 
@@ -39,21 +39,27 @@ def _brief(row: dict[str, Any]) -> str:
 
 def answer(plan: Plan, rows: list[dict[str, Any]]) -> list[str]:
     """The headline, then a sentence per arm with its numbers and its reason, then what all of them assume."""
-    others = [row for row in rows if row["verdict"]]
-    judged = any(row["done"] for row in rows)
-    own = [_alone(row) for row in rows if judged and (row["baseline"] or not others)]
-    return [
-        headline(rows),
-        *(_sentence(row) for row in others if judged),
-        *own,
-        *(_terms(plan, others) if judged else ()),
-    ]
+    return [headline(rows), *(sentence(row) for row in judged(rows)), *own(rows), *terms(plan, rows)]
 
 
-def _sentence(row: dict[str, Any]) -> str:
-    gap = "" if row["difference"] is None else f" by {with_interval(row, 'difference', '+.4f')}"
+def judged(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The rows that have a verdict; none before the first run has finished."""
+    return [row for row in rows if row["verdict"]] if any(row["done"] for row in rows) else []
+
+
+def sentence(row: dict[str, Any]) -> str:
+    """One arm: its verdict, its difference, how many runs, the reason."""
+    link = "by" if row["verdict"] in ("better", "worse") else "at"
+    gap = "" if row["difference"] is None else f" {link} {with_interval(row, 'difference', '+.4f')}"
     n = f", n\u00a0=\u00a0{row['difference_n']}" if row["difference_n"] else ""
     return f"{row['arm']} is {row['verdict']}{gap}{n}{_lost(row)}: {row['reason']}."
+
+
+def own(rows: list[dict[str, Any]]) -> list[str]:
+    """Where the baseline ends; without verdicts, where every arm ends."""
+    if not any(row["done"] for row in rows):
+        return []
+    return [_alone(row) for row in rows if row["baseline"] or not judged(rows)]
 
 
 def _alone(row: dict[str, Any]) -> str:
@@ -71,11 +77,14 @@ def _lost(row: dict[str, Any]) -> str:
     return " (" + ", ".join(f"{n} {kind}" for kind, n in lost.items()) + ")" if lost else ""
 
 
-def _terms(plan: Plan, others: list[dict[str, Any]]) -> list[str]:
+def terms(plan: Plan, rows: list[dict[str, Any]]) -> list[str]:
+    """What the verdicts mean, and the smallest difference that the plan declares."""
+    others = judged(rows)
     if not others:
         return []
-    terms = [f"Differences in {others[0]['difference_unit']}, each with its own 95 % interval; better, worse and "
-             f"equivalent hold for all {len(others)} arms at once (Holm)."]  # fmt: skip
+    unit = next((row["difference_unit"] for row in others if row["difference_unit"]), "nats per token")
+    said = [f"Differences in {unit}, each with its own 95 % interval; better, worse and equivalent hold for all "
+            f"{len(others)} arms at once (Holm)."]  # fmt: skip
     if plan.smallest_effect:
-        terms.append(f"The plan calls {plan.smallest_effect:g} nats the smallest difference that matters.")
-    return terms
+        said.append(f"The plan calls {plan.smallest_effect:g} nats the smallest difference that matters.")
+    return said

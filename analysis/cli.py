@@ -1,5 +1,6 @@
 """The commands that answer questions from the database: verdict, compare, lint, report."""
 
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -8,10 +9,20 @@ import typer
 from results.console import HomeOption, JsonFlag, home_at, ingested, print_json, stdout
 
 if TYPE_CHECKING:
+    from analysis.report import Kind as ReportKind
     from analysis.report import ReportFiles
     from results.home import Home
 
 app = typer.Typer()
+
+
+class Kind(StrEnum):
+    """What `lab report` writes."""
+
+    html = "html"
+    md = "md"
+    latex = "latex"
+
 
 TABLES = (".csv", ".tsv", ".parquet", ".jsonl", ".ndjson")
 
@@ -88,19 +99,20 @@ def lint(
 def report(
     name: str,
     out: Annotated[Path | None, typer.Option(help="Folder to write [default: reports/NAME/SCALE in the home].")] = None,
+    kind: Annotated[Kind, typer.Option("--format", help="A page, or text for the appendix of a paper.")] = Kind.html,
     as_json: JsonFlag = False,
     home: HomeOption = None,
 ) -> None:
-    """Write the HTML page and the pictures of a sweep."""
+    """Write the page (or the text) and the pictures of a sweep."""
     ingested(home)
-    files = write(name, home_at(home), quiet=True, out=out)
+    files = write(name, home_at(home), quiet=True, out=out, kind=kind.value)
     if as_json:
-        print_json({"html": str(files.html), "images": [str(path) for path in files.images]})
+        print_json({kind.value: str(files.page), "images": [str(path) for path in files.images]})
     else:
-        print(files.html)
+        print(files.page)
 
 
-def write(name: str, home: "Home", quiet: bool, out: Path | None = None) -> "ReportFiles":
+def write(name: str, home: "Home", quiet: bool, out: Path | None = None, kind: "ReportKind" = "html") -> "ReportFiles":
     """Ingest, print the table of arms and the verdict, write the report."""
     import results
     from analysis.answer import headline
@@ -116,7 +128,7 @@ def write(name: str, home: "Home", quiet: bool, out: Path | None = None) -> "Rep
             rows = summary(con, plan)
             stdout().print(terminal_table(rows))
             print(f"verdict: {headline(rows)}")
-        files = write_report(con, plan, out or home.reports / plan.sweep / (plan.scale or ""))
+        files = write_report(con, plan, out or home.reports / plan.sweep / (plan.scale or ""), kind)
     if not quiet:
-        print(f"report: {files.html}")
+        print(f"report: {files.page}")
     return files

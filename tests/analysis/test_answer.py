@@ -27,7 +27,7 @@ def test_the_headline_has_each_word_with_its_arms(con: Any, plan: Plan) -> None:
 def test_every_arm_has_its_sentence_with_interval_and_reason(con: Any, plan: Plan) -> None:
     text = said(con, plan)
     assert "swiglu is better by -0.0350 [" in text and "after Holm" in text
-    assert "gelu is inconclusive by -0.0040 [" in text and "more seeds for 80 % power to see 0.01" in text
+    assert "gelu is inconclusive at -0.0040 [" in text and "more seeds for 80 % power to see 0.01" in text
     assert "hold for all 4 arms at once (Holm)" in text
     assert "0.01 nats the smallest difference that matters" in text
 
