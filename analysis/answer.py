@@ -5,6 +5,7 @@ from typing import Any
 from analysis.select import Plan
 from analysis.table import troubles, with_interval
 
+MOST = 6  # arms named in the headline under one word
 GROUPS = {
     "better": "Better than {base}",
     "worse": "Worse than {base}",
@@ -25,10 +26,13 @@ def headline(rows: list[dict[str, Any]]) -> str:
     groups = {word: [row for row in rows if row["verdict"] == word] for word in GROUPS}
     if not any(groups.values()):
         return f"{base} is the only arm: no verdict."
-    parts = [
-        GROUPS[word].format(base=base) + ": " + ", ".join(map(_brief, arms)) for word, arms in groups.items() if arms
-    ]
+    parts = [GROUPS[word].format(base=base) + ": " + _listed(arms) for word, arms in groups.items() if arms]
     return "; ".join(parts) + "."
+
+
+def _listed(arms: list[dict[str, Any]]) -> str:
+    more = f" and {len(arms) - MOST} more" if len(arms) > MOST else ""
+    return ", ".join(map(_brief, arms[:MOST])) + more
 
 
 def _brief(row: dict[str, Any]) -> str:

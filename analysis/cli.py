@@ -75,6 +75,38 @@ def verdict(
 
 
 @app.command()
+def compare(
+    a: str,
+    b: str,
+    baseline: Annotated[str | None, typer.Option(help="A:ARM or B:ARM [default: the baseline of A].")] = None,
+    sd: Annotated[float | None, typer.Option(help="Noise floor: sd between seeds known from elsewhere.")] = None,
+    sd_df: Annotated[float | None, typer.Option(help="Its degrees of freedom (inf: exactly known).")] = None,
+    alpha: Annotated[float, typer.Option(min=1e-6, max=0.5, help="Error rate of the whole table.")] = 0.05,
+    as_json: JsonFlag = False,
+    home: HomeOption = None,
+) -> None:
+    """The arms of two sweeps against one baseline, and what differs between the sweeps."""
+    import results
+    from analysis import verdict_show
+    from analysis.answer import headline, judged, sentence
+    from analysis.compare import compare as compare_plans
+    from analysis.select import resolve_plan
+    from analysis.table import verdict_tables
+
+    with results.open(ingested(home)) as con:
+        plans = resolve_plan(con, a), resolve_plan(con, b)
+        found = compare_plans(con, *plans, baseline, verdict_show.floor_of(sd, sd_df), alpha)
+    if as_json:
+        print_json(found.answer)
+        return
+    for table in verdict_tables(found.rows):
+        stdout().print(table)
+    print(f"A is {plans[0].name}, B is {plans[1].name}. {headline(found.rows)}")
+    for line in (*map(sentence, judged(found.rows)), *found.notes, *(f"differs: {text}" for text in found.differs)):
+        print(line)
+
+
+@app.command()
 def lint(
     what: Annotated[str, typer.Argument(metavar="NAME")], as_json: JsonFlag = False, home: HomeOption = None
 ) -> None:

@@ -187,14 +187,19 @@ def rates_figure(grids: list[Rates], looks: dict[str, Look]) -> Figure:
             known = [point for point in grid.points if point.losses]
             means = [sum(point.losses) / len(point.losses) for point in known]
             look = looks[grid.arm]
-            axes.plot([p.lr for p in known], means, "o-", color=look.color, ls=look.dashes, ms=5, mec="white", mew=0.6)
+            axes.plot(
+                [p.lr for p in known], means, marker="o", color=look.color, ls=look.dashes, ms=5, mec="white", mew=0.6
+            )
             for point, mean in zip(known, means, strict=True):
                 axes.plot([point.lr] * len(point.losses), point.losses, ".", color=look.color, ms=4, alpha=0.5)
                 tips(axes, [(point.lr, mean, f"{point.arm}: {mean:.4f} nats per token at learning rate {point.lr:g}")])
             lost = [point.lr for point in grid.points if point.diverged]
             top = axes.get_xaxis_transform()
             axes.plot(lost, [0.985] * len(lost), "x", color=look.color, ms=7, mew=2, transform=top, clip_on=False)
+        tried = sorted({point.lr for grid in grids for point in grid.points})
         axes.set(xscale="log", title="Loss against learning rate", xlabel="learning rate", ylabel="nats per token")
+        axes.set_xticks(tried, [f"{lr:g}" for lr in tried])
+        axes.set_xticks([], minor=True)
         everything = [loss for grid in grids for point in grid.points for loss in point.losses]
         axes.set_ylim(padded(min(everything), max(everything)))
         ends = [

@@ -23,11 +23,14 @@ LEVELS = ("error", "warning", "note")
 
 def lint(con: "DuckDBPyConnection", plan: Plan) -> list[Finding]:
     """Everything that weakens a comparison within the plan, the worst level first."""
-    runs, origin, configs = runs_frame(con, plan), provenance(con, plan), configs_of(runs_frame(con, plan))
-    refused = list(dict.fromkeys(finding for found in refusals(con, plan).values() for finding in found))
+    runs, attempts, origin = runs_frame(con, plan), attempts_frame(con, plan), provenance(con, plan)
+    configs = configs_of(runs)
+    refused = list(
+        dict.fromkeys(finding for found in refusals(runs, attempts, plan.baseline).values() for finding in found)
+    )
     found = [
         *refused,
-        *_troubled_runs(runs, attempts_frame(con, plan)),
+        *_troubled_runs(runs, attempts),
         *_mixed(origin, {finding.code for finding in refused}),
         *_sizes(runs, plan),
         *_few_seeds(runs),

@@ -76,7 +76,11 @@ def summary(con: "DuckDBPyConnection", plan: Plan, judged: Judged | None = None)
 
     Means are over finished runs with a finite loss; `diverged`, `failed` and `unfinished` count the others.
     """
-    runs, judged = runs_frame(con, plan), judged or judge_plan(con, plan)
+    return rows_of(runs_frame(con, plan), judged or judge_plan(con, plan))
+
+
+def rows_of(runs: pl.DataFrame, judged: Judged) -> list[dict[str, Any]]:
+    """The same of runs that were judged."""
     return [_row(runs, arm, judged) for arm in arms_of(runs)]
 
 
@@ -135,21 +139,29 @@ def _gap(runs: pl.DataFrame, arm: str, judged: Judged) -> dict[str, Any]:
 
 def verdict_json(con: "DuckDBPyConnection", plan: Plan, judged: Judged) -> dict[str, Any]:
     """The answer of `lab verdict NAME --json`: verdicts, each with what the arm costs, and the baseline's costs."""
-    rows = {row["arm"]: row for row in summary(con, plan, judged)}
-    keys = {"difference_percent": "effect_percent", "difference_bits_per_byte": "effect_bits_per_byte"}
-    gains = ("compute_gain", "compute_gain_low", "compute_gain_high", "compute_gain_reason")
-    arms = [
-        verdict.to_json()
-        | {new: rows[arm][old] for old, new in keys.items()}
-        | {key: rows[arm][key] for key in (*gains, "failed", "unfinished", "val_loss", *COSTS)}
-        for arm, verdict in judged.verdicts.items()
-    ]
-    base = rows.get(judged.baseline or "", {})
+    rows = summary(con, plan, judged)
     return {
         "sweep": plan.sweep,
         "plan_id": plan.plan_id,
         "scale": plan.scale,
         "question": plan.question,
+        **judged_json(rows, judged),
+    }
+
+
+def judged_json(rows: list[dict[str, Any]], judged: Judged) -> dict[str, Any]:
+    """Verdicts and costs of the rows of `rows_of`, keys as in docs/verdicts.md."""
+    by_arm = {row["arm"]: row for row in rows}
+    keys = {"difference_percent": "effect_percent", "difference_bits_per_byte": "effect_bits_per_byte"}
+    gains = ("compute_gain", "compute_gain_low", "compute_gain_high", "compute_gain_reason")
+    arms = [
+        verdict.to_json()
+        | {new: by_arm[arm][old] for old, new in keys.items()}
+        | {key: by_arm[arm][key] for key in (*gains, "failed", "unfinished", "val_loss", *COSTS)}
+        for arm, verdict in judged.verdicts.items()
+    ]
+    base = by_arm.get(judged.baseline or "", {})
+    return {
         "baseline": judged.baseline,
         "unit": judged.unit,
         "smallest_effect": judged.smallest_effect,

@@ -1,19 +1,14 @@
-"""Which arms of a plan cannot be compared with its baseline, however many runs there are, and why."""
+"""Which arms cannot be compared with a baseline, however many runs there are, and why."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import polars as pl
 
 from analysis import tuning
-from analysis.frames import arms_of, configs_of, final_losses, runs_frame
+from analysis.frames import arms_of, configs_of, final_losses
 from analysis.lint import Finding
-from analysis.provenance import attempts_frame
-from analysis.select import Plan
 from analysis.verdict import Arm
-
-if TYPE_CHECKING:
-    from duckdb import DuckDBPyConnection
 
 MATCH_LIMIT = 0.005  # of the matched quantity
 BUDGET_LIMIT = 0.01  # of tokens and FLOPs
@@ -22,13 +17,15 @@ TOKENIZER_KEYS = frozenset({"data.tokenizer", "data.bpe_vocab", "data.fingerprin
 Config = Mapping[str, Any]
 
 
-def refusals(con: "DuckDBPyConnection", plan: Plan) -> dict[str, list[Finding]]:
-    """{arm: why it cannot be compared}; what is wrong with the baseline's own runs stands under the baseline."""
-    runs = runs_frame(con, plan)
-    if plan.baseline not in arms_of(runs):
+def refusals(runs: pl.DataFrame, attempts: pl.DataFrame, baseline: str | None) -> dict[str, list[Finding]]:
+    """{arm: why it cannot be compared}; what is wrong with the baseline's own runs stands under the baseline.
+
+    `runs` as from `frames.runs_frame`, `attempts` as from `provenance.attempts_frame`.
+    """
+    if baseline is None or baseline not in arms_of(runs):
         return {}
-    base, configs = str(plan.baseline), configs_of(runs)
-    code = _code(attempts_frame(con, plan))
+    base, configs = baseline, configs_of(runs)
+    code = _code(attempts)
     found = {
         arm: [
             _mixed_code(arm, base, code),

@@ -1,6 +1,6 @@
 """Verdicts about the arms of a plan."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -8,6 +8,7 @@ import polars as pl
 from analysis.curves import val_points
 from analysis.frames import arms_of, configs_of, final_losses, runs_frame
 from analysis.gain import Gain, compute_gain
+from analysis.provenance import attempts_frame
 from analysis.select import Plan
 from analysis.stats import NoiseFloor, pooled_sd
 from analysis.validity import other_tokens, refusals
@@ -18,6 +19,15 @@ if TYPE_CHECKING:
 
 NATS, BITS = "nats per token", "bits per byte"
 LOSS_COLUMNS = {NATS: "val_loss", BITS: "val_bits_per_byte"}
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What a verdict is made from: runs, attempts and validation losses over training, each with the run's arm."""
+
+    runs: pl.DataFrame  # as from `frames.runs_frame`
+    attempts: pl.DataFrame  # as from `provenance.attempts_frame`
+    points: pl.DataFrame  # as from `curves.val_points`
 
 
 @dataclass(frozen=True)
@@ -39,11 +49,18 @@ class Judged:
 
 def judge_plan(con: "DuckDBPyConnection", plan: Plan, floor: NoiseFloor | None = None, alpha: float = 0.05) -> Judged:
     """Judge every arm against the plan's baseline; without one there are no verdicts. `floor` is in the unit."""
-    runs = runs_frame(con, plan)
+    evidence = Evidence(runs_frame(con, plan), attempts_frame(con, plan), val_points(con, plan))
+    return judge_runs(evidence, plan.baseline, Rules(alpha, plan.smallest_effect, floor))
+
+
+def judge_runs(evidence: Evidence, baseline: str | None, rules: Rules) -> Judged:
+    """Judge every arm of the runs; `rules.smallest_effect` in nats per token of the baseline."""
+    runs = evidence.runs
     names = arms_of(runs)
-    unit = _unit(runs, plan)
-    smallest = _smallest(runs, plan, unit)
-    refused = refusals(con, plan)
+    base = baseline if baseline in names else None
+    unit = _unit(runs, base)
+    smallest = _smallest(runs, base, rules.smallest_effect, unit)
+    refused = refusals(runs, evidence.attempts, base)
     arms = [
         Arm(
             name,
@@ -55,27 +72,27 @@ def judge_plan(con: "DuckDBPyConnection", plan: Plan, floor: NoiseFloor | None =
         for name in names
     ]
     pooled = pooled_sd([arm.sample for arm in arms])
-    if plan.baseline not in names:
+    if base is None:
         return Judged(None, unit, {}, {}, pooled, smallest)
-    verdicts = {v.arm: v for v in judge(arms, str(plan.baseline), Rules(alpha, smallest, floor))}
-    return Judged(plan.baseline, unit, verdicts, _gains(con, plan, runs, verdicts, unit), pooled, smallest)
+    verdicts = {v.arm: v for v in judge(arms, base, replace(rules, smallest_effect=smallest))}
+    return Judged(base, unit, verdicts, _gains(evidence, base, verdicts, unit), pooled, smallest)
 
 
 def _count(runs: pl.DataFrame, arm: str, outcome: str) -> int:
     return len(runs.filter((pl.col("arm") == arm) & (pl.col("outcome") == outcome)))
 
 
-def _unit(runs: pl.DataFrame, plan: Plan) -> str:
-    configs, base = configs_of(runs), plan.baseline or ""
-    return BITS if any(other_tokens(arm, base, runs, configs) for arm in configs if base in configs) else NATS
+def _unit(runs: pl.DataFrame, base: str | None) -> str:
+    configs = configs_of(runs)
+    return BITS if base in configs and any(other_tokens(arm, base, runs, configs) for arm in configs) else NATS
 
 
-def _smallest(runs: pl.DataFrame, plan: Plan, unit: str) -> float | None:
+def _smallest(runs: pl.DataFrame, base: str | None, nats: float | None, unit: str) -> float | None:
     """The declared nats per token of the baseline, in the unit."""
-    if unit == NATS or plan.smallest_effect is None:
-        return plan.smallest_effect
-    scale = bits_per_nat(runs, str(plan.baseline))
-    return None if scale is None else plan.smallest_effect * scale
+    if unit == NATS or nats is None or base is None:
+        return nats
+    scale = bits_per_nat(runs, base)
+    return None if scale is None else nats * scale
 
 
 def bits_per_nat(runs: pl.DataFrame, arm: str) -> float | None:
@@ -85,18 +102,17 @@ def bits_per_nat(runs: pl.DataFrame, arm: str) -> float | None:
     return known["val_bits_per_byte"][0] / known["val_loss"][0] if len(known) else None
 
 
-def _gains(
-    con: "DuckDBPyConnection", plan: Plan, runs: pl.DataFrame, verdicts: dict[str, Verdict], unit: str
-) -> dict[str, Gain]:
-    points = val_points(con, plan).filter(pl.col("arm") == plan.baseline, pl.col("flops") > 0).sort("seed", "step")
-    done = set(final_losses(runs, str(plan.baseline)))
+def _gains(evidence: Evidence, base: str, verdicts: dict[str, Verdict], unit: str) -> dict[str, Gain]:
+    runs, points = evidence.runs, evidence.points
+    points = points.filter(pl.col("arm") == base, pl.col("flops") > 0).sort("seed", "step")
+    done = set(final_losses(runs, base))
     curves = {
         seed: list(part.select("flops", "loss").iter_rows())
         for (seed,), part in points.group_by("seed", maintain_order=True)
         if seed in done
     }
     costs = dict(runs.unique("arm", keep="first").select("arm", "train_flops").iter_rows())
-    return {arm: _gain(curves, verdict, costs, plan.baseline or "", unit) for arm, verdict in verdicts.items()}
+    return {arm: _gain(curves, verdict, costs, base, unit) for arm, verdict in verdicts.items()}
 
 
 def _gain(
