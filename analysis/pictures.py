@@ -89,6 +89,7 @@ class Picture:
         with mpl.rc_context(STYLE):
             # Without the date, the same record gives the same bytes.
             self.figure.savefig(buffer, format=kind, dpi=DPI, metadata={"Date": None} if kind == "svg" else None)
+        self.figure.set_layout_engine("none")  # laid out once: the second format keeps the places
         return buffer.getvalue()
 
 

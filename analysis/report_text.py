@@ -32,7 +32,16 @@ COLUMNS: dict[str, Callable[[Row], str]] = {
 LATEX = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"} | {
     c: "\\" + c for c in "&%$#_{}"
 }
-LATEX |= {"–": "--", "…": r"\dots{}", "→": r"$\to$", "−": "$-$", "\u00a0": "~", "×": r"$\times$", "Δ": r"$\Delta$"}
+LATEX |= {
+    "–": "--",
+    "…": r"\dots{}",
+    "→": r"$\to$",
+    "−": "$-$",
+    "[": "{[}",
+    "\u00a0": "~",
+    "×": r"$\times$",
+    "Δ": r"$\Delta$",
+}
 
 
 def markdown(
