@@ -60,7 +60,9 @@ def judge_table(path: Path, columns: Columns, baseline: str, rules: Rules, final
     parts = {name: parts[name] for name in names}
     arms = [_published(parts[n], n, known) for n in names] if known.sd else _arms(parts, known, baseline, rules)
     arms = _with_cost(arms, parts, known, baseline, rules)
-    return TableVerdict(baseline, judge(arms, baseline, rules), arms, pooled_sd([arm.sample for arm in arms]))
+    return TableVerdict(
+        baseline, judge(arms, baseline, rules), arms, pooled_sd([arm.sample for arm in arms if not arm.refused])
+    )
 
 
 def read(path: Path) -> pl.DataFrame:
