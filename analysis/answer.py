@@ -1,24 +1,69 @@
-"""The table in words: what can be said about each arm, and what cannot."""
+"""The verdicts of a plan in words, for people: what is established about each arm, and what is not."""
 
 from typing import Any
 
 from analysis.select import Plan
-from analysis.table import troubles
+from analysis.table import troubles, with_interval
+
+MOST = 6  # arms named in the headline under one word
+GROUPS = {
+    "better": "Better than {base}",
+    "worse": "Worse than {base}",
+    "equivalent": "Equivalent to {base}",
+    "inconclusive": "Undecided against {base}",
+    "invalid": "No verdict",
+}
+
+
+def headline(rows: list[dict[str, Any]]) -> str:
+    """The one sentence of a plan, from the rows of `table.summary`: each word with the arms it is said of."""
+    base = next((row["arm"] for row in rows if row["baseline"]), None)
+    if not any(row["done"] for row in rows):
+        planned = sum(row["planned"] for row in rows)
+        return f"No run has finished with a finite loss yet ({planned} planned): no answer."
+    if base is None:
+        return "There is no baseline to compare with: no verdict."
+    groups = {word: [row for row in rows if row["verdict"] == word] for word in GROUPS}
+    if not any(groups.values()):
+        return f"{base} is the only arm: no verdict."
+    parts = [GROUPS[word].format(base=base) + ": " + _listed(arms) for word, arms in groups.items() if arms]
+    return "; ".join(parts) + "."
+
+
+def _listed(arms: list[dict[str, Any]]) -> str:
+    more = f" and {len(arms) - MOST} more" if len(arms) > MOST else ""
+    return ", ".join(map(_brief, arms[:MOST])) + more
+
+
+def _brief(row: dict[str, Any]) -> str:
+    if row["verdict"] == "invalid" or row["difference"] is None:
+        return str(row["arm"])
+    return f"{row['arm']} ({row['difference']:+.4f})"
 
 
 def answer(plan: Plan, rows: list[dict[str, Any]]) -> list[str]:
-    """Sentences for people, from the rows of `table.summary`; an interval that contains 0 is no difference."""
-    base = next((row for row in rows if row["baseline"]), None)
+    """The headline, then a sentence per arm with its numbers and its reason, then what all of them assume."""
+    return [headline(rows), *(sentence(row) for row in judged(rows)), *own(rows), *terms(plan, rows)]
+
+
+def judged(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The rows that have a verdict; none before the first run has finished."""
+    return [row for row in rows if row["verdict"]] if any(row["done"] for row in rows) else []
+
+
+def sentence(row: dict[str, Any]) -> str:
+    """One arm: its verdict, its difference, how many runs, the reason."""
+    link = "by" if row["verdict"] in ("better", "worse") else "at"
+    gap = "" if row["difference"] is None else f" {link} {with_interval(row, 'difference', '+.4f')}"
+    n = f", n\u00a0=\u00a0{row['difference_n']}" if row["difference_n"] else ""
+    return f"{row['arm']} is {row['verdict']}{gap}{n}{_lost(row)}: {row['reason']}."
+
+
+def own(rows: list[dict[str, Any]]) -> list[str]:
+    """Where the baseline ends; without verdicts, where every arm ends."""
     if not any(row["done"] for row in rows):
-        return [
-            f"No run has finished with a finite loss yet ({sum(row['planned'] for row in rows)} planned): no answer."
-        ]
-    if base is None:
-        return [_alone(row) for row in rows] + ["There is no baseline to compare with."]
-    if not base["done"]:
-        return [f"The baseline {base['arm']} has no finished run: no arm can be compared yet."]
-    others = [row for row in rows if not row["baseline"]]
-    return [*_groups(others, base["arm"]), _alone(base), *_caveats(plan, others)]
+        return []
+    return [_alone(row) for row in rows if row["baseline"] or not judged(rows)]
 
 
 def _alone(row: dict[str, Any]) -> str:
@@ -31,52 +76,19 @@ def _alone(row: dict[str, Any]) -> str:
     return f"{row['arm']} ends at a validation loss of {end}."
 
 
-def _groups(others: list[dict[str, Any]], base: str) -> list[str]:
-    below = [row for row in others if row["difference_high"] is not None and row["difference_high"] < 0]
-    above = [row for row in others if row["difference_low"] is not None and row["difference_low"] > 0]
-    unclear = [row for row in others if row["difference_low"] is not None and row not in below + above]
-    single = [row for row in others if row["difference_low"] is None and row["difference"] is not None]
-    empty = [row for row in others if row["difference"] is None]
-    sentences = []
-    if below:
-        sentences.append(f"Below {base}, which is better: {_gaps(below)}.")
-    if above:
-        sentences.append(f"Above {base}, which is worse: {_gaps(above)}.")
-    sentences += [f"Not distinguishable from {base} at n\u00a0=\u00a0{n}: {_gaps(same)}." for n, same in _by_n(unclear)]
-    if single:
-        sentences.append(f"One seed only, so no interval and no conclusion: {_gaps(single)}.")
-    if empty:
-        sentences.append("No finished run: " + ", ".join(row["arm"] + _lost(row) for row in empty) + ".")
-    return sentences
-
-
-def _by_n(rows: list[dict[str, Any]]) -> list[tuple[int, list[dict[str, Any]]]]:
-    counts = sorted({row["difference_n"] for row in rows})
-    return [(n, [row for row in rows if row["difference_n"] == n]) for n in counts]
-
-
-def _gaps(rows: list[dict[str, Any]]) -> str:
-    return "; ".join(_gap(row) for row in sorted(rows, key=lambda row: row["difference"]))
-
-
-def _gap(row: dict[str, Any]) -> str:
-    interval = ""
-    if row["difference_low"] is not None:
-        interval = f" [{row['difference_low']:+.4f}, {row['difference_high']:+.4f}]"
-    return f"{row['arm']} by {row['difference']:+.4f}{interval}, n\u00a0=\u00a0{row['difference_n']}{_lost(row)}"
-
-
 def _lost(row: dict[str, Any]) -> str:
     lost = troubles(row)
     return " (" + ", ".join(f"{n} {kind}" for kind, n in lost.items()) + ")" if lost else ""
 
 
-def _caveats(plan: Plan, others: list[dict[str, Any]]) -> list[str]:
-    sentences = []
-    if len(others) > 1:
-        sentences.append(
-            f"Each interval stands for itself; none is corrected for looking at {len(others)} arms at once."
-        )
+def terms(plan: Plan, rows: list[dict[str, Any]]) -> list[str]:
+    """What the verdicts mean, and the smallest difference that the plan declares."""
+    others = judged(rows)
+    if not others:
+        return []
+    unit = next((row["difference_unit"] for row in others if row["difference_unit"]), "nats per token")
+    said = [f"Differences in {unit}, each with its own 95 % interval; better, worse and equivalent hold for all "
+            f"{len(others)} arms at once (Holm)."]  # fmt: skip
     if plan.smallest_effect:
-        sentences.append(f"The plan calls {plan.smallest_effect:g} nats the smallest difference that matters.")
-    return sentences
+        said.append(f"The plan calls {plan.smallest_effect:g} nats the smallest difference that matters.")
+    return said

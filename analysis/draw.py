@@ -1,6 +1,6 @@
 """What all pictures share: one look per arm, names a font can draw, units, limits, labels at line ends."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -10,6 +10,7 @@ from typing import Any
 import matplotlib as mpl
 import polars as pl
 import seaborn as sns
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.font_manager import findfont, get_font
@@ -18,6 +19,7 @@ from analysis.units import PREFIXES, scale
 
 WIDTH, HEIGHT = 5.2, 3.6  # inches; small, so that the text stays readable on a phone
 INK, FAINT = "#2b2b2b", "#b8b8b8"
+TIP = "tip:"
 CUT = 0.2  # the share of training that may leave a picture, so that the differences at its end are visible
 STYLE: Any = {
     "font.family": "DejaVu Sans",
@@ -77,6 +79,18 @@ def shown(name: str, longest: int = 24) -> str:
     line = "".join(c if ord(c) in _drawable() else "\ufffd" for c in " ".join(name.split()))
     line = line if len(line) <= longest else line[: longest - 1] + "…"
     return line.replace("$", r"\$")
+
+
+def tip(artist: Artist, text: str) -> None:
+    """What a pointer over this artist shows in the page; `pictures` turns it into the title of an SVG element."""
+    artist.set_gid(TIP + " ".join("".join(c for c in text if c.isprintable() or c.isspace()).split()))
+
+
+def tips(axes: Axes, points: Iterable[tuple[float, float, str]]) -> None:
+    """Spots that nobody sees and a pointer finds, at (x, y) in data units, each with what it shows."""
+    for x, y, text in points:
+        (spot,) = axes.plot([x], [y], "o", ms=9, color=INK, alpha=0.0, zorder=9)
+        tip(spot, text)
 
 
 def unit_of(axis: str, largest: float) -> tuple[float, str]:

@@ -19,9 +19,16 @@ from analysis.draw import (
     loss_limits,
     padded,
     shown,
+    tip,
+    tips,
     unit_of,
 )
 from analysis.frames import arms_of, final_losses
+from analysis.rates import Rates
+from analysis.units import PREFIXES, scale
+
+Row = dict[str, Any]
+MOST_TIPS = 40  # per arm and picture
 
 COMPONENT_COLORS = {
     "q": "#08306b",
@@ -89,9 +96,23 @@ def _draw_arms(axes: Axes, curve: pl.DataFrame, axis: str, line: str, looks: dic
             bad[axis].clip(left), [0.985] * len(bad), "x", color=look.color, ms=7, mew=2, transform=top, clip_on=False
         )
         ends += [(arm, max(left, known[axis][-1]), known[line][-1], look)] if len(known) else []
+        if line == "mean":  # a smoothed line is for the eye, never for a number
+            tips(axes, _curve_tips(arm, known.filter(pl.col(axis) >= left), axis))
     axes.set_xlim(left, largest / divisor)
     axes.set_xlabel(title)
     label_ends(axes, ends)
+
+
+def _curve_tips(arm: str, known: pl.DataFrame, axis: str) -> list[tuple[float, float, str]]:
+    few = known.gather_every(max(1, len(known) // MOST_TIPS))
+    return [
+        (
+            row[axis],
+            row["mean"],
+            f"{arm}, step {row['step']}: {row['mean']:.4f} ({row['low']:.4f} to {row['high']:.4f})",
+        )
+        for row in few.iter_rows(named=True)
+    ]
 
 
 def final_figure(runs: pl.DataFrame, looks: dict[str, Look]) -> Figure:
@@ -107,7 +128,9 @@ def final_figure(runs: pl.DataFrame, looks: dict[str, Look]) -> Figure:
             rows = [(losses[arm][seed], row + 0.16) for row, arm in enumerate(order) if seed in losses[arm]]
             axes.plot([x for x, _ in rows], [y for _, y in rows], color=FAINT, lw=0.7, zorder=1)
         for row, arm in enumerate(order):
-            _interval(axes, row - 0.12, means[arm], looks[arm])
+            mean = means[arm]
+            low, high = (mean.low, mean.high) if mean.exists else (None, None)
+            _interval(axes, row - 0.12, mean.estimate if mean.n else None, low, high, looks[arm], arm)
             values = list(losses[arm].values())
             dots: dict[str, Any] = {"color": looks[arm].color, "ms": 4, "mec": "white", "mew": 0.5, "zorder": 3}
             axes.plot(values, [row + 0.16] * len(values), "o", **dots)
@@ -116,19 +139,76 @@ def final_figure(runs: pl.DataFrame, looks: dict[str, Look]) -> Figure:
         return figure
 
 
-def forest_figure(runs: pl.DataFrame, baseline: str, smallest_effect: float | None, looks: dict[str, Look]) -> Figure:
-    """Difference to the baseline per arm with its 95 % interval; grey: what the plan calls too small to matter."""
-    base = final_losses(runs, baseline)
-    gaps = {arm: stats.difference(final_losses(runs, arm), base) for arm in arms_of(runs) if arm != baseline}
-    order = sorted(gaps, key=lambda arm: (gaps[arm].n == 0, gaps[arm].estimate if gaps[arm].n else 0.0))
+def forest_figure(rows: list[Row], smallest_effect: float | None, looks: dict[str, Look]) -> Figure:
+    """Difference to the baseline per arm with its 95 % interval, from the rows of `table.summary`; grey: what the plan
+    calls too small to matter."""
+    base = next(row["arm"] for row in rows if row["baseline"])
+    gaps = {row["arm"]: row for row in rows if not row["baseline"]}
+    order = sorted(gaps, key=lambda arm: (gaps[arm]["difference"] is None, gaps[arm]["difference"] or 0.0))
+    unit = next((row["difference_unit"] for row in gaps.values() if row["difference_unit"]), "nats per token")
     with canvas(_height(len(order))) as (figure, axes):
         if smallest_effect:
             axes.axvspan(-smallest_effect, smallest_effect, color="#ededed", lw=0)
         axes.axvline(0, color=INK, lw=1)
-        for row, arm in enumerate(order):
-            _interval(axes, row, gaps[arm], looks[arm])
-        _arm_rows(axes, order, {arm: "nothing to compare" for arm in order if not gaps[arm].n})
-        axes.set(title=f"Final validation loss minus {shown(baseline, 16)}", xlabel="nats per token, left is better")
+        for at, arm in enumerate(order):
+            row = gaps[arm]
+            low, high = row["difference_low"], row["difference_high"]
+            _interval(axes, at, row["difference"], low, high, looks[arm], arm)
+        _arm_rows(axes, order, {arm: "nothing to compare" for arm in order if gaps[arm]["difference"] is None})
+        axes.set(title=f"Final validation loss minus {shown(base, 16)}", xlabel=f"{unit}, left is better")
+        return figure
+
+
+def pareto_figure(rows: list[Row], key: str, what: str, unit: str, looks: dict[str, Look]) -> Figure:
+    """Final validation loss against a cost per arm; the line joins the arms that no other beats in both."""
+    known = sorted((row for row in rows if row["val_loss"] is not None and row[key]), key=lambda row: row[key])
+    largest = max(row[key] for row in known)
+    divisor, prefix = scale(largest, PREFIXES, enough=1.0) if largest >= 1 else (1e-3, "m")
+    with canvas() as (figure, axes):
+        front = [row for i, row in enumerate(known) if all(row["val_loss"] < other["val_loss"] for other in known[:i])]
+        steps = [(row[key] / divisor, row["val_loss"]) for row in front]
+        axes.step(*zip(*steps, strict=True), where="post", color=FAINT, lw=1.2, zorder=1)
+        for row in known:
+            x, look = row[key] / divisor, looks[row["arm"]]
+            if row["val_loss_low"] is not None:
+                axes.plot([x, x], [row["val_loss_low"], row["val_loss_high"]], color=look.color, lw=1.2, alpha=0.6)
+            (dot,) = axes.plot([x], [row["val_loss"]], "o", color=look.color, ms=7, mec="white", mew=0.8)
+            tip(dot, f"{row['arm']}: {row['val_loss']:.4f} nats per token at {x:.4g} {prefix}{unit}")
+        axes.margins(x=0.2, y=0.15)
+        label_ends(axes, [(r["arm"], r[key] / divisor, r["val_loss"], looks[r["arm"]]) for r in known])
+        axes.set(title=f"Loss against {what}", xlabel=f"{what} ({prefix}{unit})", ylabel="nats per token")
+        return figure
+
+
+def rates_figure(grids: list[Rates], looks: dict[str, Look]) -> Figure:
+    """Final validation loss against the learning rate, a line per kind of arm; ×: a rate at which runs diverged."""
+    with canvas() as (figure, axes):
+        for grid in grids:
+            known = [point for point in grid.points if point.losses]
+            means = [sum(point.losses) / len(point.losses) for point in known]
+            look = looks[grid.arm]
+            axes.plot(
+                [p.lr for p in known], means, marker="o", color=look.color, ls=look.dashes, ms=5, mec="white", mew=0.6
+            )
+            for point, mean in zip(known, means, strict=True):
+                axes.plot([point.lr] * len(point.losses), point.losses, ".", color=look.color, ms=4, alpha=0.5)
+                tips(axes, [(point.lr, mean, f"{point.arm}: {mean:.4f} nats per token at learning rate {point.lr:g}")])
+            lost = [point.lr for point in grid.points if point.diverged]
+            top = axes.get_xaxis_transform()
+            axes.plot(lost, [0.985] * len(lost), "x", color=look.color, ms=7, mew=2, transform=top, clip_on=False)
+        tried = sorted({point.lr for grid in grids for point in grid.points})
+        axes.set(xscale="log", title="Loss against learning rate", xlabel="learning rate", ylabel="nats per token")
+        axes.set_xticks(tried, [f"{lr:g}" for lr in tried])
+        axes.set_xticks([], minor=True)
+        everything = [loss for grid in grids for point in grid.points for loss in point.losses]
+        axes.set_ylim(padded(min(everything), max(everything)))
+        ends = [
+            (g.name, p.lr, sum(p.losses) / len(p.losses), looks[g.arm])
+            for g in grids
+            for p in g.points[-1:]
+            if p.losses
+        ]
+        label_ends(axes, ends)
         return figure
 
 
@@ -149,10 +229,17 @@ def _height(rows: int) -> float:
     return max(2.0, min(HEIGHT, 1.1 + 0.42 * rows), 1.1 + 0.3 * rows)
 
 
-def _interval(axes: Axes, row: float, interval: stats.Interval, look: Look) -> None:
-    if interval.n:
-        axes.plot([interval.low, interval.high], [row, row], color=look.color, lw=2.2, solid_capstyle="butt", zorder=2)
-        axes.plot([interval.estimate], [row], "D", color=look.color, ms=6, mec="white", mew=0.8, zorder=4)
+def _interval(
+    axes: Axes, at: float, estimate: float | None, low: float | None, high: float | None, look: Look, arm: str
+) -> None:
+    if estimate is None:
+        return
+    between = ""
+    if low is not None and high is not None:
+        axes.plot([low, high], [at, at], color=look.color, lw=2.2, solid_capstyle="butt", zorder=2)
+        between = f" ({low:.4f} to {high:.4f})"
+    (mark,) = axes.plot([estimate], [at], "D", color=look.color, ms=6, mec="white", mew=0.8, zorder=4)
+    tip(mark, f"{arm}: {estimate:.4f}{between}")
 
 
 def _arm_rows(axes: Axes, order: list[str], remarks: dict[str, str]) -> None:

@@ -59,10 +59,10 @@ def arms_of(runs: pl.DataFrame) -> list[str]:
     return runs["arm"].unique(maintain_order=True).to_list()
 
 
-def final_losses(runs: pl.DataFrame, arm: str) -> dict[int, float]:
-    """{seed: final validation loss in nats per token} of the finished runs of one arm."""
+def final_losses(runs: pl.DataFrame, arm: str, column: str = "val_loss") -> dict[int, float]:
+    """{seed: final validation loss} of the finished runs of one arm; nats per token, or what `column` holds."""
     done = runs.filter((pl.col("arm") == arm) & (pl.col("outcome") == "done"))
-    return dict(zip(done["seed"].to_list(), done["val_loss"].to_list(), strict=True))
+    return dict(zip(done["seed"].to_list(), done[column].to_list(), strict=True))
 
 
 def account_of(runs: pl.DataFrame, arm: str) -> dict[str, Any]:
@@ -71,21 +71,22 @@ def account_of(runs: pl.DataFrame, arm: str) -> dict[str, Any]:
     return json.loads(texts[0]) if len(texts) else {}
 
 
+def configs_of(runs: pl.DataFrame) -> dict[str, dict[str, Any]]:
+    """{arm: {dotted config key: value}}, the seed left out; arms without a stored configuration are absent."""
+    known = runs.filter(pl.col("config").is_not_null()).unique("arm", keep="first", maintain_order=True)
+    flat = {arm: flatten(json.loads(text)) for arm, text in known.select("arm", "config").iter_rows()}
+    return {arm: {k: v for k, v in config.items() if k != "seed"} for arm, config in flat.items()}
+
+
 def changes_between_arms(runs: pl.DataFrame, baseline: str) -> dict[str, dict[str, tuple[Any, Any]]]:
     """{arm: {dotted config key: (value in the baseline, value in the arm)}}, the seed left out."""
-    configs = {arm: _flat_config(runs, arm) for arm in arms_of(runs)}
+    configs = configs_of(runs)
     base = configs.get(baseline, {})
     return {
         arm: {k: (base.get(k), config.get(k)) for k in base | config if base.get(k) != config.get(k)}
         for arm, config in configs.items()
         if config and base
     }
-
-
-def _flat_config(runs: pl.DataFrame, arm: str) -> dict[str, Any]:
-    texts = runs.filter((pl.col("arm") == arm) & pl.col("config").is_not_null())["config"]
-    flat = flatten(json.loads(texts[0])) if len(texts) else {}
-    return {key: value for key, value in flat.items() if key != "seed"}
 
 
 def flatten(nested: dict[str, Any], prefix: str = "") -> dict[str, Any]:

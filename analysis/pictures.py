@@ -1,18 +1,19 @@
 """Which pictures a report shows, with the words that go under them."""
 
-import base64
 import io
+import re
 from dataclasses import dataclass
 from functools import cached_property
+from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import matplotlib as mpl
 import polars as pl
 from matplotlib.figure import Figure
 
 from analysis import curves
-from analysis.draw import STYLE, Look
+from analysis.draw import STYLE, TIP, Look
 from analysis.figures import (
     decode_figure,
     difference_figure,
@@ -20,9 +21,12 @@ from analysis.figures import (
     flops_figure,
     forest_figure,
     loss_figure,
+    pareto_figure,
+    rates_figure,
 )
 from analysis.flops import flops_shares
 from analysis.frames import decode_costs, runs_frame
+from analysis.rates import rate_grids
 from analysis.select import Plan
 from analysis.telemetry import QUANTITIES, means, telemetry_figure
 
@@ -32,6 +36,13 @@ if TYPE_CHECKING:
 DPI = 150
 BAND = "Line: mean over seeds; band: lowest to highest seed; dotted: fewer seeds than before; ×: a loss not finite."
 FINAL = "Bar: mean and 95 % interval; dots: seeds, each joined through the arms by a grey thread."
+PARETO = {
+    "train_flops": ("training compute", "FLOPs"),
+    "step_s": ("time of a training step", "s"),
+    "kv_bytes_per_token": ("KV cache of a token", "B"),
+}
+SAME_COST = 0.005  # relative; arms matched in a cost make no picture against it
+PARETO_CAPTION = "Down and left is better; bar: 95 % interval. Grey line: the arms that no other beats in both."
 CUT_NOTE = "The early fall is cut off."
 
 
@@ -51,17 +62,26 @@ class Picture:
         """The picture as PNG, 780 pixels wide."""
         return self._rendered("png")
 
+    @cached_property
+    def svg(self) -> str:
+        """The picture as SVG that may stand in a page: a pointer shows values, and no id is that of another picture."""
+        text = self._rendered("svg").decode("utf-8")
+        text = re.sub(rf'<g id="{TIP}([^"]*)">', r"<g><title>\1</title>", text)
+        return re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>{self.name}-", text)
+
     @property
-    def base64(self) -> str:
-        """The PNG for a data URI."""
-        return base64.b64encode(self.png).decode("ascii")
+    def inline(self) -> str:
+        """`svg` without its XML head and its size, which the page decides."""
+        start = self.svg.index("<svg")
+        head, rest = self.svg[start:].split(">", 1)
+        return re.sub(r' (width|height)="[^"]*"', "", head) + f' role="img" aria-label="{escape(self.title)}">{rest}'
 
     def save(self, folder: Path) -> list[Path]:
         """Write `name`.png and `name`.svg."""
         folder.mkdir(parents=True, exist_ok=True)
         png, svg = folder / f"{self.name}.png", folder / f"{self.name}.svg"
         png.write_bytes(self.png)
-        svg.write_bytes(self._rendered("svg"))
+        svg.write_text(self.svg, encoding="utf-8")
         return [png, svg]
 
     def _rendered(self, kind: str) -> bytes:
@@ -69,17 +89,24 @@ class Picture:
         with mpl.rc_context(STYLE):
             # Without the date, the same record gives the same bytes.
             self.figure.savefig(buffer, format=kind, dpi=DPI, metadata={"Date": None} if kind == "svg" else None)
+        self.figure.set_layout_engine("none")  # laid out once: the second format keeps the places
         return buffer.getvalue()
 
 
-def pictures_for(con: "DuckDBPyConnection", plan: Plan, looks: dict[str, Look]) -> list[Picture]:
-    """Every picture that the record has something for: results, curves over each axis, compute, telemetry."""
+def pictures_for(
+    con: "DuckDBPyConnection", plan: Plan, looks: dict[str, Look], rows: list[dict[str, Any]]
+) -> list[Picture]:
+    """Every picture that the record has something for: results, curves over each axis, compute, telemetry.
+
+    `rows` are those of `table.summary`.
+    """
     runs, shares = runs_frame(con, plan), flops_shares(con, plan)
     pictures = []
     if (runs["outcome"] == "done").any():
         pictures.append(Picture("final", "Final validation loss", FINAL, final_figure(runs, looks)))
         if plan.baseline in looks and len(looks) > 1:
-            pictures.append(_forest(runs, plan.baseline, plan.smallest_effect, looks))
+            pictures.append(_forest(rows, plan, looks))
+        pictures += [*_paretos(rows, looks), *_rates(runs, looks)]
     if len(cost := decode_costs(con, plan)):
         caption = (
             f"Batch {cost['batch'][0]}, measured with the first seed's model. A dot's size: bytes of its KV cache."
@@ -92,12 +119,31 @@ def pictures_for(con: "DuckDBPyConnection", plan: Plan, looks: dict[str, Look]) 
     return pictures + _telemetry(con, plan, looks)
 
 
-def _forest(runs: pl.DataFrame, baseline: str, smallest: float | None, looks: dict[str, Look]) -> Picture:
-    caption = "Mean and 95 % interval. One that crosses 0 shows no difference at this number of seeds."
-    if smallest:
-        caption += f" Grey: less than {smallest:g} nats, which the plan calls too small to matter."
-    figure = forest_figure(runs, baseline, smallest, looks)
-    return Picture("difference", f"Final validation loss minus {baseline}", caption, figure)
+def _forest(rows: list[dict[str, Any]], plan: Plan, looks: dict[str, Look]) -> Picture:
+    caption = "Difference and 95 % interval, each for itself; the verdict also holds for all arms at once."
+    if plan.smallest_effect:
+        caption += f" Grey: less than {plan.smallest_effect:g} nats, which the plan calls too small to matter."
+    figure = forest_figure(rows, plan.smallest_effect, looks)
+    return Picture("difference", f"Final validation loss minus {plan.baseline}", caption, figure)
+
+
+def _paretos(rows: list[dict[str, Any]], looks: dict[str, Look]) -> list[Picture]:
+    """Loss against each cost in which the arms differ."""
+    pictures = []
+    for key, (what, unit) in PARETO.items():
+        costs = [row[key] for row in rows if row[key] and row["val_loss"] is not None]
+        if len(costs) > 1 and max(costs) > (1 + SAME_COST) * min(costs):
+            figure = pareto_figure(rows, key, what, unit, looks)
+            pictures.append(Picture(f"pareto_{key}", f"Loss against {what}", PARETO_CAPTION, figure))
+    return pictures
+
+
+def _rates(runs: pl.DataFrame, looks: dict[str, Look]) -> list[Picture]:
+    grids = rate_grids(runs)
+    if not any(point.losses for grid in grids for point in grid.points):
+        return []
+    caption = "Arms that differ in nothing but the learning rate. Dots: seeds; ×: a rate at which runs diverged."
+    return [Picture("learning_rate", "Loss against learning rate", caption, rates_figure(grids, looks))]
 
 
 def _curves(con: "DuckDBPyConnection", plan: Plan, looks: dict[str, Look]) -> list[Picture]:

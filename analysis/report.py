@@ -3,17 +3,18 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import jinja2
 import polars as pl
 
-from analysis.answer import answer
-from analysis.checks import warnings_for
+from analysis.answer import headline, judged, own, sentence, terms
 from analysis.draw import Look, looks_for
 from analysis.frames import arms_of, changes_between_arms, runs_frame
+from analysis.lint_sweep import lint
 from analysis.pictures import Picture, pictures_for
-from analysis.provenance import listed, provenance
+from analysis.provenance import attempts_frame, listed, provenance
+from analysis.report_text import latex, markdown
 from analysis.select import Plan
 from analysis.table import number, summary, troubles
 from analysis.units import si
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
 Row = dict[str, Any]
+Kind = Literal["html", "md", "latex"]
+NAMES: dict[Kind, str] = {"html": "index.html", "md": "appendix.md", "latex": "appendix.tex"}
 AXIS_LABELS = [("step", "steps"), ("tokens", "tokens"), ("flops", "FLOPs"), ("wall_s", "time")]
 RUN_COLUMNS = ("arm", "seed", "run_id", "state", "step", "steps", "val_loss", "tokens_per_s", "data_fingerprint")
 
@@ -30,7 +33,7 @@ RUN_COLUMNS = ("arm", "seed", "run_id", "state", "step", "steps", "val_loss", "t
 class ReportFiles:
     """The page, and every picture as PNG and SVG under `figures/` beside it."""
 
-    html: Path
+    page: Path
     images: list[Path]
 
 
@@ -57,8 +60,26 @@ def _estimate(title: str, key: str, spec: str, hint: str) -> Column:
     return Column(title, lambda row: number(row[key], spec), key, hint, interval)
 
 
+def _gain(row: Row) -> str:
+    low, high = row["compute_gain_low"], row["compute_gain_high"]
+    return "" if low is None else f"{low:.2f} … {'' if high is None else format(high, '.2f')}"
+
+
 COLUMNS = [
     Column("arm", lambda row: row["arm"], "arm"),
+    Column("verdict", lambda row: row["verdict"] or "baseline", "verdict", "each word holds for the whole table"),
+    _estimate("validation loss", "val_loss", ".4f", "mean over seeds, nats per token"),
+    _estimate("minus baseline", "difference", "+.4f", "arm minus baseline with its own 95 % interval"),
+    _value("%", "difference_percent", "+.2f", "of the baseline's loss"),
+    _value("Δ bits / byte", "difference_bits_per_byte", "+.4f", "the difference in bits per byte of text"),
+    _value("p", "p_holm", ".2g", "of no difference, after Holm over all arms"),
+    Column(
+        "compute gain",
+        lambda row: number(row["compute_gain"], ".2f") + ("" if row["compute_gain"] is None else " ×"),
+        "compute_gain",
+        "how many times its compute the baseline would need, along its own loss curve",
+        _gain,
+    ),
     Column(
         "runs done",
         lambda row: f"{row['done']} / {row['planned']}",
@@ -66,10 +87,6 @@ COLUMNS = [
         "finished with a finite loss / planned",
         lambda row: ", ".join(f"{n} {kind}" for kind, n in troubles(row).items()),
     ),
-    _estimate("validation loss", "val_loss", ".4f", "mean over seeds, nats per token"),
-    _estimate("minus baseline", "difference", "+.4f", "paired by seed where seeds are shared"),
-    _value("bits per byte", "bits_per_byte", ".4f"),
-    _value("perplexity", "perplexity", ".3f", "mean over seeds, per token"),
     Column(
         "parameters",
         lambda row: number(row["params"], ","),
@@ -86,35 +103,58 @@ COLUMNS = [
         lambda row: si(row["flops_per_token"], "FLOPs") + " / token",
     ),
     Column("tokens / run", lambda row: si(row["tokens"]), "tokens"),
-    _value("tokens / s", "tokens_per_s", ",.0f", "median over runs"),
+    Column("KV cache", lambda row: si(row["kv_bytes_per_token"], "B"), "kv_bytes_per_token", "bytes of one token"),
+    Column(
+        "speed",
+        lambda row: number(row["tokens_per_s"], ",.0f"),
+        "tokens_per_s",
+        "training tokens per second, median over runs; small print: of one step",
+        lambda row: "" if row["step_s"] is None else f"{1000 * row['step_s']:.3g} ms / step",
+    ),
+    Column("memory", lambda row: si(row["peak_memory_bytes"], "B"), "peak_memory_bytes", "peak of any run"),
+    _value("bits per byte", "bits_per_byte", ".4f"),
+    _value("perplexity", "perplexity", ".3f", "mean over seeds, per token"),
 ]
 
 
-def write_report(con: "DuckDBPyConnection", plan: Plan, out: Path) -> ReportFiles:
-    """Write `out`/index.html and `out`/figures/*.png, *.svg; `con` is only read."""
+def write_report(con: "DuckDBPyConnection", plan: Plan, out: Path, kind: Kind = "html") -> ReportFiles:
+    """Write `out`/index.html (or appendix.md, appendix.tex) and `out`/figures/*.png, *.svg; `con` is only read."""
     looks = looks_for(arms_of(runs_frame(con, plan)), plan.baseline)
-    pictures = pictures_for(con, plan, looks)
+    rows = summary(con, plan)
+    pictures = pictures_for(con, plan, looks, rows)
     images = [path for picture in pictures for path in picture.save(out / "figures")]
     out.mkdir(parents=True, exist_ok=True)
-    html = out / "index.html"
-    html.write_text(render(con, plan, looks, pictures), encoding="utf-8")
-    return ReportFiles(html, images)
+    page = out / NAMES[kind]
+    if kind == "html":
+        text = render(con, plan, looks, pictures, rows)
+    else:
+        text = {"md": markdown, "latex": latex}[kind](plan, rows, lint(con, plan), provenance(con, plan), pictures)
+    page.write_text(text, encoding="utf-8")
+    return ReportFiles(page, images)
 
 
-def render(con: "DuckDBPyConnection", plan: Plan, looks: dict[str, Look], pictures: list[Picture]) -> str:
+def render(
+    con: "DuckDBPyConnection", plan: Plan, looks: dict[str, Look], pictures: list[Picture], rows: list[Row]
+) -> str:
     """The page. Every name and text of the record goes through autoescape; nothing is loaded from elsewhere."""
     loader = jinja2.FileSystemLoader(Path(__file__).parent)
     environment = jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined)
-    rows, runs, notices = summary(con, plan), runs_frame(con, plan), warnings_for(con, plan)
+    runs, findings = runs_frame(con, plan), lint(con, plan)
     return environment.get_template("report.html").render(
         plan=plan,
-        answer=answer(plan, rows),
-        serious=sum(notice.serious for notice in notices),
+        headline=headline(rows),
+        verdicts=[
+            {"word": row["verdict"], "color": looks[row["arm"]].color, "text": sentence(row)} for row in judged(rows)
+        ],
+        notes=[*own(rows), *terms(plan, rows)],
+        serious=sum(finding.level != "note" for finding in findings),
         columns=COLUMNS,
         rows=_table(rows, looks, _changes(runs, plan)),
         pictures=pictures,
         axes=AXIS_LABELS,
-        notices=notices,
+        colors={arm: look.color for arm, look in looks.items()},
+        failures=_failures(runs, attempts_frame(con, plan)),
+        findings=findings,
         origin=provenance(con, plan),
         counted=listed,
         run_columns=RUN_COLUMNS,
@@ -122,10 +162,18 @@ def render(con: "DuckDBPyConnection", plan: Plan, looks: dict[str, Look], pictur
     )
 
 
+def _failures(runs: pl.DataFrame, attempts: pl.DataFrame) -> list[Row]:
+    """Runs that failed or diverged, with the error of their last attempt that has one."""
+    errors = dict(attempts.filter(pl.col("error").is_not_null()).select("run_id", "error").iter_rows())
+    lost = runs.filter(pl.col("outcome").is_in(["failed", "diverged"]))
+    return [row | {"error": errors.get(row["run_id"], "").strip()} for row in lost.to_dicts()]
+
+
 def _table(rows: list[Row], looks: dict[str, Look], changes: dict[str, list[str]]) -> list[Row]:
     return [
         {
             "color": looks[row["arm"]].color,
+            "verdict": row["verdict"],
             "changes": ["baseline"] if row["baseline"] else changes.get(row["arm"], []),
             "cells": [_cell(column, row) for column in COLUMNS],
         }
@@ -135,8 +183,16 @@ def _table(rows: list[Row], looks: dict[str, Look], changes: dict[str, list[str]
 
 def _cell(column: Column, row: Row) -> Row:
     sort = row[column.sort]
-    alert = column.sort == "done"
-    return {"text": column.text(row), "small": column.small(row), "sort": "" if sort is None else sort, "alert": alert}
+    digits = repr(sort) if isinstance(sort, float) else ""
+    hover = {"verdict": row["reason"], "compute_gain": row["compute_gain_reason"] or digits}.get(column.sort, digits)
+    return {
+        "text": column.text(row),
+        "small": column.small(row),
+        "sort": "" if sort is None else sort,
+        "alert": column.sort == "done",
+        "word": column.sort == "verdict",
+        "hover": hover or "",
+    }
 
 
 def _changes(runs: pl.DataFrame, plan: Plan) -> dict[str, list[str]]:

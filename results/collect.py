@@ -249,6 +249,8 @@ def _spec(spec: Row) -> Row:
         "data_fingerprint": text(data.get("fingerprint")),
         "tokenizer": text(data.get("tokenizer")),
         "vocab": integer(data.get("vocab")),
+        "train_tokens": integer(data.get("train_tokens")),
+        "bytes_per_token": real(data.get("bytes_per_token")),
         "config": encode_json(_section(spec, "config"), indent=None),
         "account": encode_json(account, indent=None),
     }

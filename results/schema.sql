@@ -16,6 +16,7 @@ CREATE TABLE runs (
     run_id TEXT, group_id TEXT, seed BIGINT, state TEXT, kind TEXT, step BIGINT, steps BIGINT, attempts INTEGER,
     params BIGINT, params_non_embedding BIGINT, flops_per_token DOUBLE, train_flops DOUBLE, tokens BIGINT,
     kv_bytes_per_token DOUBLE, data_name TEXT, data_fingerprint TEXT, tokenizer TEXT, vocab INTEGER,
+    train_tokens BIGINT, bytes_per_token DOUBLE,
     train_loss DOUBLE, val_loss DOUBLE, val_perplexity DOUBLE, val_bits_per_byte DOUBLE,
     wall_s DOUBLE, tokens_per_s DOUBLE, peak_memory_bytes BIGINT, weights_sha256 TEXT, finished_at TEXT,
     config JSON, account JSON

@@ -21,6 +21,7 @@ def test_from_a_question_to_a_report(user: User, sweep_file: Path) -> None:
     first = user.lab("sweep", str(sweep_file), "--yes", "-j", "2")
     assert "Is a wider model better?" in first.stdout
     assert "validation loss" in first.stdout
+    assert "verdict: " in first.stdout
     page = user.home / "reports" / "width" / "short" / "index.html"
     assert "Is a wider model better?" in page.read_text()
     assert (page.parent / "figures" / "final.png").read_bytes().startswith(b"\x89PNG")
@@ -70,12 +71,37 @@ def _look_at_everything(user: User) -> None:
     assert {"device", "threads", "flops_per_s", "bytes_per_s", "runs"} == set(reached)
     assert {run["run_id"] for run in reached["runs"]} == {run["run_id"] for run in status["runs"]}
     assert all(0 < run["mfu"] < 2 for run in reached["runs"])  # 2: a busy machine may be slower while it is measured
+    _ask_for_verdicts(user)
     assert user.json("ingest")["rows_new"] == 0
     assert user.json("ingest", "--rebuild")["rows_new"] > 0
     out = user.home / "elsewhere"
     assert json.loads(user.lab("report", "width", "--out", str(out), "--json").stdout)["html"] == str(
         out / "index.html"
     )
+
+
+def _ask_for_verdicts(user: User) -> None:
+    """Of the sweep, of the sweep against itself, of a table of its losses."""
+    verdict = user.json("verdict", "width")
+    assert verdict["baseline"] == "relu"
+    keys = {"arm", "verdict", "reason", "effect", "ci_low", "ci_high", "p_holm", "n", "diverged"}
+    assert [arm["arm"] for arm in verdict["arms"]] == ["swiglu"] and keys <= set(verdict["arms"][0])
+    assert verdict["arms"][0]["verdict"] in user.lab("verdict", "width").stdout
+    assert {"code", "level", "reason", "remedy"} == set(user.json("lint", "width")[0])
+    assert "few_seeds" in user.lab("lint", "width").stdout
+    compared = user.json("compare", "width", "width")
+    assert compared["baseline"] == "A:relu" and len(compared["arms"]) == 1
+    assert "B:relu is the same runs as A:relu" in user.lab("compare", "width", "width").stdout
+    rows = user.json("sql", "SELECT arm, p.seed, val_loss FROM plan_runs p JOIN runs USING (run_id)")
+    table = user.home / "losses.csv"
+    table.write_text("arm,seed,loss\n" + "".join(f"{r['arm']},{r['seed']},{r['val_loss']}\n" for r in rows))
+    options = ("--arm", "arm", "--value", "loss", "--baseline", "relu", "--seed", "seed")
+    told = user.json("verdict", str(table), *options)["arms"][0]
+    assert told["effect"] == pytest.approx(verdict["arms"][0]["effect"])
+    assert told["ci_low"] == pytest.approx(verdict["arms"][0]["ci_low"])
+    assert "swiglu" in user.lab("verdict", str(table), *options, "--sd", "0.01", "--sd-df", "inf").stdout
+    for kind, name in (("md", "appendix.md"), ("latex", "appendix.tex")):
+        assert user.json("report", "width", "--format", kind)[kind].endswith(name)
 
 
 def test_an_exported_run_has_the_same_loss_in_transformers(user: User, sweep_file: Path, tmp_path: Path) -> None:
@@ -156,6 +182,12 @@ def test_json_of_a_sweep_that_runs_is_one_object(user: User, sweep_file: Path) -
         (["sql", "SELECT 1 AS a, 2 AS a"], "share a name"),
         (["status", "ffn_ablation"], "nothing was swept yet"),
         (["report", "ffn_ablation"], "no sweep 'ffn_ablation'"),
+        (["verdict", "ffn_ablation"], "no sweep 'ffn_ablation'"),
+        (["verdict", "ffn_ablation", "--sd", "1"], "go together"),
+        (["verdict", "t.csv"], "needs --arm COLUMN"),
+        (["verdict", "t.csv", "--arm", "a", "--value", "v", "--baseline", "b"], "t.csv"),
+        (["lint", "ffn_ablation"], "no sweep 'ffn_ablation'"),
+        (["compare", "ffn_ablation", "kv_ablation"], "no sweep 'ffn_ablation'"),
         (["show", "abcdef"], "no such run"),
         (["logs", "abcdef"], "no such run"),
         (["cancel", "ffn_ablation"], "nothing was swept yet"),

@@ -10,9 +10,11 @@ from analysis import curves, draw, figures
 from analysis.draw import looks_for
 from analysis.flops import flops_shares
 from analysis.frames import runs_frame
+from analysis.rates import rate_grids
 from analysis.select import Plan, resolve_plan
+from analysis.table import summary
 from analysis.units import si
-from tests.analysis.synthetic import FFN, final_loss, five_arms
+from tests.analysis.synthetic import FFN, Arm, Builder, final_loss, five_arms
 
 LOOKS = looks_for(list(FFN), "relu")
 
@@ -168,7 +170,7 @@ def test_the_final_picture_shows_every_seed_and_sorts_the_best_on_top(con: Any, 
 
 
 def test_the_forest_says_where_there_is_nothing(con: Any, trouble: Plan) -> None:
-    axes: Any = figures.forest_figure(runs_frame(con, trouble), "relu", 0.01, LOOKS).axes[0]
+    axes: Any = figures.forest_figure(summary(con, trouble), 0.01, LOOKS).axes[0]
     assert [label.get_text() for label in axes.get_yticklabels()] == ["swiglu", "geglu", "gelu", "silu"]
     assert [text.get_text() for text in axes.texts] == ["nothing to compare"]
 
@@ -188,3 +190,35 @@ def test_names_in_math_mode_do_not_break_a_picture(con: Any) -> None:
     figure = figures.final_figure(runs, looks_for(runs["arm"].unique().to_list(), plan.baseline))
     figure.draw_without_rendering()
     assert any("frac" in label.get_text() for label in figure.axes[0].get_yticklabels())
+
+
+def test_the_pareto_line_joins_what_no_other_beats(con: Any, plan: Plan) -> None:
+    rows = summary(con, plan)
+    for row, cost in zip(rows, (1e12, 2e12, 3e12, 4e12, 5e12), strict=True):
+        row["train_flops"] = cost
+    axes: Any = figures.pareto_figure(rows, "train_flops", "training compute", "FLOPs", LOOKS).axes[0]
+    assert axes.get_xlabel() == "training compute (TFLOPs)"
+    front = axes.lines[0]
+    assert list(front.get_xdata()) == [1.0, 2.0, 4.0]  # silu is dearer and worse than gelu, geglu than swiglu
+
+
+def test_rates_are_lines_with_crosses_where_runs_diverged() -> None:
+    arms = [
+        Arm(f"{kind} lr {lr}", 0.01 * i, ffn=kind, lr=lr)
+        for kind in ("relu", "gelu")
+        for i, lr in enumerate((1e-3, 2e-3))
+    ]
+    arms[3].diverges = {0: 300}
+    builder = Builder().plan(arms)
+    plan = resolve_plan(builder.con, "ffn_ablation")
+    runs = runs_frame(builder.con, plan)
+    builder.con.close()
+    grids = rate_grids(runs)
+    assert [(grid.name, [p.lr for p in grid.points]) for grid in grids] == [
+        ("relu", [1e-3, 2e-3]),
+        ("gelu", [1e-3, 2e-3]),
+    ]
+    assert [p.diverged for p in grids[1].points] == [0, 1]
+    axes: Any = figures.rates_figure(grids, looks_for([arm.name for arm in arms], plan.baseline)).axes[0]
+    assert axes.get_xscale() == "log"
+    assert [list(line.get_xdata()) for line in axes.lines if line.get_marker() == "x"] == [[], [2e-3]]

@@ -10,9 +10,13 @@ import duckdb
 import pytest
 
 from analysis.draw import looks_for
+from analysis.lint_sweep import lint
 from analysis.pictures import pictures_for
+from analysis.provenance import provenance
 from analysis.report import ReportFiles, render, write_report
+from analysis.report_text import COLUMNS, latex, markdown
 from analysis.select import resolve_plan
+from analysis.table import summary
 from tests.analysis.synthetic import Arm, Builder
 
 ROOT = Path(__file__).parents[2]
@@ -46,14 +50,14 @@ def reports(con: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Rep
 
 
 def page(reports: dict[str, ReportFiles], name: str) -> Page:
-    return Page(reports[name].html.read_text(encoding="utf-8"))
+    return Page(reports[name].page.read_text(encoding="utf-8"))
 
 
 @pytest.mark.parametrize("name", ["ffn_ablation", "trouble", "hostile", "stories", "waiting"])
 def test_the_page_loads_nothing_from_elsewhere(reports: dict[str, ReportFiles], name: str) -> None:
     found = page(reports, name)
-    assert all(link.startswith(("data:image/png;base64,", "#")) for link in found.links)
-    assert not re.search(r"url\(|@import|fetch\(", reports[name].html.read_text(encoding="utf-8"))
+    assert all(link.startswith("#") for link in found.links)
+    assert not re.search(r"url\((?!#)|@import|fetch\(", reports[name].page.read_text(encoding="utf-8"))
     assert found.tags["link"] == found.tags["iframe"] == 0
 
 
@@ -61,7 +65,8 @@ def test_it_reads_from_question_to_provenance(reports: dict[str, ReportFiles]) -
     text = page(reports, "ffn_ablation").text
     order = [
         "Does a gated FFN help at equal parameters?",
-        "Below relu, which is better: swiglu by -0.0350",
+        "Better than relu: swiglu (-0.0350)",
+        "swiglu is better by -0.0350 [",
         "1.5517",
         "Results",
         "Curves and compute",
@@ -93,10 +98,11 @@ def test_an_attribute_cannot_be_left() -> None:
     builder = Builder().plan([Arm('" onload="alert(1)'), Arm("b", ffn="gelu")], seeds=1)
     plan = resolve_plan(builder.con, "ffn_ablation")
     looks = looks_for(['" onload="alert(1)', "b"], plan.baseline)
-    pictures = [p for p in pictures_for(builder.con, plan, looks) if p.part == "results"]
-    found = Page(render(builder.con, plan, looks, pictures))
+    rows = summary(builder.con, plan)
+    pictures = [p for p in pictures_for(builder.con, plan, looks, rows) if p.part == "results"]
+    found = Page(render(builder.con, plan, looks, pictures, rows))
     builder.con.close()
-    assert found.tags["img"] == 2
+    assert found.tags["svg"] == 2
     assert found.handlers == []
 
 
@@ -104,9 +110,9 @@ def test_pictures_of_a_full_report(reports: dict[str, ReportFiles]) -> None:
     files = reports["ffn_ablation"]
     curves = [f"{kind}_{axis}" for kind in ("val_loss", "val_difference", "train_loss") for axis in
               ("step", "tokens", "flops", "wall_s")]  # fmt: skip
-    expected = {"final", "difference", "flops", *curves}
+    expected = {"final", "difference", "pareto_step_s", "flops", *curves}
     assert {path.stem for path in files.images} == expected
-    assert page(reports, "ffn_ablation").tags["img"] == len(expected)
+    assert page(reports, "ffn_ablation").tags["svg"] == len(expected)
     for path in files.images:
         start = path.read_bytes()[:8]
         assert start == b"\x89PNG\r\n\x1a\n" if path.suffix == ".png" else start.startswith(b"<?xml")
@@ -132,7 +138,7 @@ def test_troubles_are_announced_at_the_top_and_told_below(reports: dict[str, Rep
 
 
 def test_every_run_is_listed(reports: dict[str, ReportFiles]) -> None:
-    html = reports["trouble"].html.read_text(encoding="utf-8")
+    html = reports["trouble"].page.read_text(encoding="utf-8")
     assert all(f'<td data-sort="badbad{n:06d}">' in html for n in range(15))
 
 
@@ -142,17 +148,56 @@ def test_the_same_record_gives_the_same_bytes_from_a_read_only_database(tmp_path
     with duckdb.connect(str(path), read_only=True) as con:
         plan = resolve_plan(con, "ffn_ablation")
         first, second = write_report(con, plan, tmp_path / "1"), write_report(con, plan, tmp_path / "2")
-    assert first.html.read_bytes() == second.html.read_bytes()
+    assert first.page.read_bytes() == second.page.read_bytes()
     for one, two in zip(first.images, second.images, strict=True):
         assert one.read_bytes() == two.read_bytes()
 
 
 def test_importing_the_room_is_light_and_chooses_no_backend() -> None:
     code = (
-        "import sys, analysis, analysis.select, analysis.checks, analysis.answer, analysis.flops\n"
+        "import sys, analysis, analysis.select, analysis.lint_sweep, analysis.answer, analysis.flops\n"
         "assert not {'matplotlib', 'seaborn', 'pandas', 'duckdb', 'torch', 'jinja2'} & set(sys.modules)\n"
         "import matplotlib; before = matplotlib.rcParams._get('backend')\n"
         "import analysis.report\n"
         "assert matplotlib.rcParams._get('backend') == before\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
+
+
+def test_a_pointer_finds_values_and_no_two_pictures_share_an_id(reports: dict[str, ReportFiles]) -> None:
+    html = reports["ffn_ablation"].page.read_text(encoding="utf-8")
+    assert "<title>swiglu: -0.0350 (" in html
+    assert "<title>geglu, step 600: 1.5207 (" in html
+    ids = re.findall(r' id="([^"]*)"', html)
+    assert len(ids) == len(set(ids)) > 1000
+    used = set(re.findall(r'(?:url\(#|href="#)([^")]+)', html))
+    assert used <= set(ids)
+
+
+def test_failures_are_told_with_their_error(reports: dict[str, ReportFiles]) -> None:
+    text = page(reports, "trouble").text
+    assert "geglu seed 0: failed (oom) at step 200 of 600" in text and "boom" in text
+    assert "Failures" not in page(reports, "ffn_ablation").text
+
+
+@pytest.mark.parametrize("name", ["ffn_ablation", "hostile", "waiting", "trouble"])
+def test_text_for_an_appendix(con: Any, tmp_path: Path, name: str) -> None:
+    plan = resolve_plan(con, name)
+    rows, findings, origin = summary(con, plan), lint(con, plan), provenance(con, plan)
+    text = markdown(plan, rows, findings, origin, [])
+    table = [line for line in text.splitlines() if line.startswith("|")]
+    assert len(table) == len(rows) + 2
+    assert len({len(re.findall(r"(?<!\\)\|", line)) for line in table}) == 1
+    assert "<script>" not in text
+    tex = latex(plan, rows, findings, origin, [])
+    assert tex.count("{") - tex.count(r"\{") == tex.count("}") - tex.count(r"\}")
+    body = tex[tex.index(r"\midrule") : tex.index(r"\bottomrule")].splitlines()[1:]
+    assert [len(re.findall(r"(?<!\\)&", line)) for line in body] == [len(COLUMNS) - 1] * len(rows)
+    assert not re.search(r"(?<!\\)[%#_]", body[0])
+
+
+def test_the_appendix_has_its_pictures_beside_it(con: Any, tmp_path: Path) -> None:
+    files = write_report(con, resolve_plan(con, "stories"), tmp_path, "md")
+    assert files.page.name == "appendix.md"
+    pictures = re.findall(r"\]\((figures/[^)]+)\)", files.page.read_text(encoding="utf-8"))
+    assert pictures and all((tmp_path / picture).exists() for picture in pictures)

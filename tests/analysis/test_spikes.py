@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from analysis.checks import warnings_for
+from analysis.lint_sweep import lint
 from analysis.select import Plan, resolve_plan
 from analysis.spikes import LEAST, LIMIT, PAST, ROBUST_SD, by_run, spikes
 from tests.analysis.synthetic import Arm, Builder
@@ -83,8 +83,8 @@ def test_a_spike_before_the_usual_is_known_and_a_loss_that_is_not_finite_are_non
 
 def test_the_report_warns_of_it_once(builder: Builder) -> None:
     plan = resolve_plan(builder.con, "ffn_ablation")
-    assert warnings_for(builder.con, plan) == []
+    assert lint(builder.con, plan) == []
     raise_loss(builder, 300, 2.0)
-    (notice,) = warnings_for(builder.con, plan)
-    assert notice.kind == "loss_spikes"
-    assert "1 of 6 runs: a seed 0 (1 step, the highest +" in notice.text and "at step 300" in notice.text
+    (notice,) = lint(builder.con, plan)
+    assert notice.code == "loss_spikes"
+    assert "1 of 6 runs: a seed 0 (1 step, the highest +" in notice.reason and "at step 300" in notice.reason

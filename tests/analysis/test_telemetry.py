@@ -89,10 +89,10 @@ def test_few_keeps_both_ends_and_the_order() -> None:
 
 def test_the_section_is_there_only_with_rows(built: Any, plan: Plan, con: Any, tmp_path: Path) -> None:
     files = write_report(built, plan, tmp_path / "with")
-    html = files.html.read_text(encoding="utf-8")
+    html = files.page.read_text(encoding="utf-8")
     assert set(QUANTITIES) <= {path.stem for path in files.images}
     section = html[html.index('id="telemetry"') : html.index('id="warnings"')]
-    assert section.count("<img") == len(QUANTITIES)
-    assert html.count("<img") == len(files.images) // 2
+    assert section.count("<svg") == len(QUANTITIES)
+    assert html.count("<svg") == len(files.images) // 2
     without = write_report(con, resolve_plan(con, "stories"), tmp_path / "without")
-    assert 'id="telemetry"' not in without.html.read_text(encoding="utf-8")
+    assert 'id="telemetry"' not in without.page.read_text(encoding="utf-8")

@@ -1,0 +1,55 @@
+"""Learning rates tried per arm: the best of each, and whether the comparison of the best is fair."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from analysis.lint import Finding
+from analysis.verdict import Arm
+
+GRID = 3  # rates; fewer are no grid, and have no inside
+
+
+def best(grids: Mapping[str, Mapping[float, Arm]], baseline: str, higher_better: bool) -> list[Arm]:
+    """Of each arm the runs at its best learning rate, refused where that proves nothing; {arm: {lr: evidence}}."""
+    chosen = {name: best_rate(grid, higher_better) for name, grid in grids.items()}
+    return [
+        replace(grid[chosen[name]], refused=grid[chosen[name]].refused or _unfair(name, grids, chosen, baseline))
+        for name, grid in grids.items()
+    ]
+
+
+def best_rate(grid: Mapping[float, Arm], higher_better: bool = False) -> float:
+    """The rate with the best mean among those that lost fewest runs."""
+
+    def rank(rate: float) -> tuple[bool, int, float]:
+        arm = grid[rate]
+        return arm.sample.n == 0, arm.diverged, -arm.sample.mean if higher_better else arm.sample.mean
+
+    return min(grid, key=rank)
+
+
+def _unfair(
+    name: str, grids: Mapping[str, Mapping[float, Arm]], chosen: Mapping[str, float], baseline: str
+) -> Finding | None:
+    budgets = {arm: len(grids[arm]) for arm in (name, baseline)}
+    if budgets[name] != budgets[baseline]:
+        return unequal(f"{name} was tried at {budgets[name]} learning rates, {baseline} at {budgets[baseline]}")
+    return edge(name, chosen[name], list(grids[name]))
+
+
+def unequal(what: str) -> Finding:
+    """The arms were not tuned with the same effort."""
+    return Finding("unequal_tuning", "error", f"unequal tuning budget: {what}", "tune every arm over the same grid")
+
+
+def edge(name: str, rate: float, grid: list[float]) -> Finding | None:
+    """Whether the best rate is the smallest or largest that was tried."""
+    if len(grid) < GRID or min(grid) < rate < max(grid):
+        return None
+    side = "largest" if rate == max(grid) else "smallest"
+    return Finding(
+        "lr_at_grid_edge",
+        "error",
+        f"LR at the edge of its grid: {name} is best at {rate:g}, the {side} of {len(grid)} tried",
+        f"try {'larger' if side == 'largest' else 'smaller'} learning rates",
+    )
