@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from analysis import cli_fits
 from results.console import HomeOption, JsonFlag, home_at, ingested, print_json, stdout
 
 if TYPE_CHECKING:
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
     from results.home import Home
 
 app = typer.Typer()
+app.add_typer(cli_fits.app)
 
 
 @app.command()

@@ -5,9 +5,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from analysis.huber import DELTA, Floats, Solution, minimise, objective
-from analysis.repeated import RepeatedData
+from analysis.repeated import DECAYS, FEWEST, RepeatedData
 from analysis.surface import PowerSum
 
 POLISHED = 16  # starts polished: the best of the variable projection and others spread over its whole grid
@@ -30,17 +31,21 @@ class FitError(ValueError):
 
 @dataclass(frozen=True)
 class Spec:
-    """What to fit: a key of `NEEDS`, parameters held at values, beta tied to alpha or not, the width of the Huber zone."""
+    """What to fit: a key of `NEEDS`, parameters held at values, beta tied to alpha or not, the Huber zone's width,
+    and for repeated data whether the surface of fresh data is fitted together with R_D* and R_N*."""
 
     form: str = "nd"
     fixed: Mapping[str, float] = field(default_factory=dict)
     tied: bool = False
     delta: float = DELTA
+    joint: bool = False
 
 
 @dataclass(frozen=True)
 class Fit:
-    """The best of several polished starts. `model` holds the rows; `reached` of `starts` came to the same optimum."""
+    """The best of several polished starts. `model` holds the rows; `reached` of `starts` came to the same optimum.
+
+    `base` is the first stage of a fit in two stages (see `first_stage`)."""
 
     spec: Spec
     model: Surface
@@ -49,6 +54,7 @@ class Fit:
     converged: bool
     starts: int
     reached: int
+    base: "Fit | None" = None
 
     @property
     def values(self) -> dict[str, float]:
@@ -67,9 +73,10 @@ class Fit:
         edge = (self.theta <= self.model.lower + gap) | (self.theta >= self.model.upper - gap)
         return tuple(name for name, stuck in zip(self.model.names, edge, strict=True) if stuck)
 
-    def predict(self, logs: Mapping[str, Floats]) -> Floats:
-        """Predicted loss in nats for other rows, (rows,)."""
-        return predict(self.model, self.theta, logs)
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Free natural parameters, those of the first stage included."""
+        return (*(self.base.names if self.base else ()), *self.model.names)
 
 
 def with_allocation(values: Mapping[str, float]) -> dict[str, float]:
@@ -79,10 +86,12 @@ def with_allocation(values: Mapping[str, float]) -> dict[str, float]:
     return dict(values) | {"a": values["beta"] / (values["alpha"] + values["beta"])}
 
 
-def predict(model: Surface, theta: Floats, logs: Mapping[str, Floats]) -> Floats:
-    """Loss that `model` predicts at other rows."""
-    rows = len(next(iter(logs.values())))
-    return np.exp(replace(model, logs=logs, target=np.zeros(rows), centre=tuple(model.centres)).log_loss(theta))
+def predict(form: str, values: Mapping[str, float], logs: Mapping[str, Floats]) -> Floats:
+    """Loss in nats (rows,) that a form of `NEEDS` with natural parameters `values` gives at `logs`."""
+    known = {name: value for name, value in values.items() if name != "a"}
+    needed = {name: logs[name] for name in NEEDS[form]}
+    kind = RepeatedData if form == "ndu" else PowerSum
+    return np.exp(kind(form, needed, np.zeros(len(needed[NEEDS[form][0]])), known).log_loss(np.array([])))
 
 
 def make_model(spec: Spec, logs: Mapping[str, Floats], loss: Floats) -> Surface:
@@ -117,8 +126,8 @@ def _check_rows(spec: Spec, model: Surface) -> None:
         if variable not in model.logs or not np.ptp(model.logs[variable]) < 1e-6:
             continue
         value = float(np.exp(model.logs[variable][0]))
-        other = {"n": "d", "d": "n"}.get(variable)
-        way = f"; fit L({other.upper()}) instead: --form {other}" if other in model.logs and spec.form == "nd" else ""
+        other = {"n": "d", "d": "n"}.get(variable, "")
+        way = f"; fit L({other.upper()}) instead: --form {other}" if other and spec.form == "nd" else ""
         if _wants(variable, model):
             raise FitError(f"all rows have the same {variable.upper()} = {value:g}: it cannot be told from E{way}")
     if np.ptp(model.target) < 1e-12 and free:
@@ -133,9 +142,38 @@ def _wants(variable: str, model: Surface) -> bool:
 
 def fit(spec: Spec, logs: Mapping[str, Floats], loss: Floats, polished: int = POLISHED) -> Fit:
     """Fit `spec` to log N, log D, log C, log U (keys n, d, c, u; each (rows,)) and losses in nats (rows,)."""
-    model = make_model(spec, logs, loss)
+    base = first_stage(spec, logs, loss, polished)
+    if base:
+        known = {name: value for name, value in base.values.items() if name != "a"}
+        model = make_model(replace(spec, fixed={**known, **spec.fixed}, tied=False), logs, loss)
+    else:
+        model = make_model(spec, logs, loss)
     best, starts, reached = solve(model, spec.delta, polished)
-    return Fit(spec, model, best.theta, best.objective, best.converged, starts, reached)
+    return Fit(spec, model, best.theta, best.objective, best.converged, starts, reached, base)
+
+
+def is_fresh(logs: Mapping[str, Floats]) -> NDArray[np.bool_]:
+    """Which rows see no token twice, to 1 % (rows,)."""
+    return np.asarray(logs["d"] <= logs["u"] + 0.01)
+
+
+def first_stage(spec: Spec, logs: Mapping[str, Floats], loss: Floats, polished: int = POLISHED) -> Fit | None:
+    """For repeated data, as published: the surface of the rows that see no token twice, which is then held.
+
+    None where all is to be fitted together, where the surface is fixed, or where such rows are too few.
+    """
+    if spec.form != "ndu" or spec.joint or {"n", "d", "u"} - logs.keys():
+        return None
+    fresh = is_fresh(logs)
+    surface = {name: value for name, value in spec.fixed.items() if name not in DECAYS}
+    first = Spec("nd", surface, spec.tied, spec.delta)
+    rows = {name: logs[name][fresh] for name in ("n", "d")}
+    if fresh.sum() < FEWEST or not PowerSum("nd", rows, loss[fresh], surface, spec.tied).names:
+        return None
+    try:
+        return fit(first, rows, loss[fresh], polished)
+    except FitError:
+        return None
 
 
 def solve(model: Surface, delta: float, polished: int = POLISHED) -> tuple[Solution, int, int]:

@@ -18,12 +18,23 @@ PRECISE = 1e-11  # stop when no step promises to lower the objective by more tha
 
 
 class Model(Protocol):
-    """A parametric prediction of log loss with the observed log losses `target`, both (rows,)."""
+    """A parametric prediction of log loss, and what was observed."""
 
-    names: tuple[str, ...]
-    lower: Floats
-    upper: Floats
-    target: Floats
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Free parameters, in the order of theta."""
+
+    @property
+    def lower(self) -> Floats:
+        """Lower bounds of theta."""
+
+    @property
+    def upper(self) -> Floats:
+        """Upper bounds of theta."""
+
+    @property
+    def target(self) -> Floats:
+        """Observed log loss (rows,)."""
 
     def log_loss(self, theta: Floats) -> Floats:
         """Predicted log loss, (rows,)."""

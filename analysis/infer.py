@@ -6,27 +6,35 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy.stats import chi2
 
-from analysis.fit import Fit, Surface, with_allocation
-from analysis.huber import Floats, Solution, minimise
+from analysis.fit import Fit, Surface, is_fresh, with_allocation
+from analysis.huber import Floats, Solution, minimise, objective
+from analysis.repeated import DECAYS, RANGE
 
 LEVEL = 0.95
-FARTHEST = {"A": np.log(1e9), "B": np.log(1e9)}  # log units that a profile walks before it counts as unbounded
-FAR = np.log(1e4)
-WIDEST = 100.0  # an interval whose ends differ by a larger factor does not pin a parameter down
+FARTHEST = {
+    "A": float(np.log(1e9)),
+    "B": float(np.log(1e9)),
+}  # log units that a profile walks before it counts as unbounded
+FAR = float(np.log(1e4))
+OTHERS = ((10.0, 2.0), (100.0, 50.0))  # further starts for R_D* and R_N*
+# An interval whose ends differ by a larger factor does not pin a parameter down (amplitudes are exponentials of one).
+WIDEST, WIDEST_AMPLITUDE = 10.0, 100.0
 
 
 @dataclass(frozen=True)
 class Bootstrap:
-    """`thetas` (resamples, parameters) of the fits that converged; `natural` maps a name to its draws (resamples,)."""
+    """`draws` maps a natural parameter to its value in each resample that converged (resamples,)."""
 
-    thetas: Floats
-    natural: dict[str, Floats]
-    clusters: int
+    draws: dict[str, Floats]
+    done: int
     failed: int
+    clusters: int
 
     def interval(self, name: str) -> tuple[float, float]:
-        """Percentile interval of a natural parameter."""
-        return percentiles(self.natural[name])
+        """Percentile interval of a natural parameter; 0 or infinite at an end where it ran off to its bound."""
+        low, high = percentiles(self.draws[name])
+        smallest, largest = RANGE if name in DECAYS else (0.0, np.inf)
+        return (low if low > 1.01 * smallest else 0.0), (high if high < 0.99 * largest else np.inf)
 
 
 def percentiles(draws: Floats) -> tuple[float, float]:
@@ -40,22 +48,35 @@ def percentiles(draws: Floats) -> tuple[float, float]:
 def bootstrap(fit: Fit, clusters: Sequence[int], resamples: int = 1000, seed: int = 0) -> Bootstrap:
     """Refit to resampled clusters: `clusters` (rows,) numbers the run that each row comes from, 0, 1, 2, ...
 
-    Rows of one run are drawn together, because checkpoints of a run are not independent observations.
+    Rows of one run are drawn together, because checkpoints of a run are not independent observations. A fit in two
+    stages is repeated in both.
     """
     which = np.asarray(clusters)
     count = int(which.max()) + 1
-    generator, found, failed = np.random.default_rng(seed), [], 0
+    generator, found = np.random.default_rng(seed), list[dict[str, float]]()
     for _ in range(resamples):
         drawn = np.bincount(generator.integers(0, count, count), minlength=count)
-        solution = minimise(fit.model, fit.theta, fit.spec.delta, drawn[which].astype(float), warm=True)
-        if solution.converged and np.isfinite(solution.objective):
-            found.append(solution.theta)
-        else:
-            failed += 1
-    thetas = np.array(found).reshape(len(found), len(fit.theta))
-    rows = [with_allocation(fit.model.natural(theta)) for theta in thetas]
-    natural = {name: np.array([row[name] for row in rows]) for name in fit.values}
-    return Bootstrap(thetas, natural, count, failed)
+        values = _resampled(fit, drawn[which].astype(float))
+        found += [values] if values else []
+    draws = {name: np.array([values[name] for values in found]) for name in fit.values}
+    return Bootstrap(draws, len(found), resamples - len(found), count)
+
+
+def _resampled(fit: Fit, weights: Floats) -> dict[str, float] | None:
+    """Natural parameters under `weights` of the rows, or None where the fit does not come to an end."""
+    model, starts = fit.model, [fit.theta]
+    if fit.base:
+        values = _resampled(fit.base, weights[is_fresh(fit.model.logs)])
+        if values is None:
+            return None
+        known = {name: value for name, value in values.items() if name != "a"}
+        model = replace(fit.model, fixed={**known, **fit.spec.fixed})
+        starts += [np.log(point)[: len(fit.theta)] for point in OTHERS]  # another surface may mean another valley
+    if np.count_nonzero(weights) <= len(fit.theta):
+        return None
+    found = [minimise(model, start, fit.spec.delta, weights, warm=start is fit.theta) for start in starts]
+    best = min(found, key=lambda solution: solution.objective)
+    return with_allocation(model.natural(best.theta)) if best.converged else None
 
 
 @dataclass(frozen=True)
@@ -92,7 +113,12 @@ def deviance_factor(fit: Fit) -> float:
 
 
 def profile(fit: Fit, name: str, level: float = LEVEL) -> Profile:
-    """Walk a free parameter away from its optimum, refitting the others, until the deviance passes chi-squared."""
+    """Walk a free parameter away from its optimum, refitting the others, until the deviance passes chi-squared.
+
+    A parameter of the first stage is walked there; those of the second stage with the first one held.
+    """
+    if fit.base and name in fit.base.names:
+        return profile(fit.base, name, level)
     factor, limit = deviance_factor(fit), float(chi2.ppf(level, 1))
     points = [(fit.values[name], 0.0)]
     ends = [_walk(fit, name, sign, factor, limit, points) for sign in (-1, 1)]
@@ -104,7 +130,7 @@ def _walk(fit: Fit, name: str, sign: int, factor: float, limit: float, points: l
     """Signed log distance to the crossing, found by doubling and then halving; infinite without one."""
     here, best = fit.values[name], fit.objective
     near, far, step, warm = 0.0, np.inf, 0.02, fit.values
-    farthest = FARTHEST.get(name, FAR)
+    farthest = float(FARTHEST.get(name, FAR))
     while True:
         at = near + step if not np.isfinite(far) else (near + far) / 2
         if at > farthest:
@@ -125,8 +151,6 @@ def _refit(fit: Fit, name: str, value: float, warm: dict[str, float]) -> tuple[S
     model: Surface = replace(fit.model, fixed={**fit.model.fixed, name: value}, centre=tuple(fit.model.centres))
     start = model.theta_of({**warm, name: value})
     if not model.names:
-        from analysis.huber import objective
-
         return Solution(start, objective(model, start, fit.spec.delta), True), model.natural(start)
     solution = minimise(model, start, fit.spec.delta, np.ones(len(model.target)), warm=True)
     return solution, model.natural(solution.theta)
@@ -134,9 +158,10 @@ def _refit(fit: Fit, name: str, value: float, warm: dict[str, float]) -> tuple[S
 
 def identified(found: Profile, boot: Bootstrap | None) -> bool:
     """Whether the data pins a parameter down: bounded on both sides, by profile and by bootstrap, within a factor."""
-    if not found.bounded or found.high / found.low > WIDEST:
+    widest = WIDEST_AMPLITUDE if found.name in ("A", "B") else WIDEST
+    if not found.bounded or found.high > widest * found.low:
         return False
-    if boot is None or not len(boot.thetas):
+    if boot is None or not boot.done:
         return True
     low, high = boot.interval(found.name)
-    return low > 0 and high / low <= WIDEST
+    return 0 < high <= widest * low

@@ -27,8 +27,8 @@ FEWEST = 12  # rows without repetition from which a surface of their own is a be
 
 @dataclass(frozen=True)
 class RepeatedData:
-    """As `PowerSum`; `logs` holds log N (n), log D (d) and log U (u). All seven parameters are fitted together, but for
-    those in `fixed` (natural names, R_D* and R_N* among them) and beta where it is `tied` to alpha."""
+    """As `PowerSum`; `logs` holds log N (n), log D (d) and log U (u). All seven parameters are free but for those
+    in `fixed` (natural names, R_D* and R_N* among them) and beta where it is `tied` to alpha."""
 
     form: str
     logs: Mapping[str, Floats]
@@ -74,7 +74,7 @@ class RepeatedData:
 
     def log_loss(self, theta: Floats) -> Floats:
         """Predicted log loss (rows,)."""
-        return self._both(theta[None])[0][0]
+        return np.asarray(self._both(theta[None])[0][0])
 
     def slopes(self, theta: Floats) -> Floats:
         """Derivatives of log loss (rows, parameters)."""
@@ -136,10 +136,10 @@ class RepeatedData:
     def theta_of(self, values: Mapping[str, float]) -> Floats:
         """The free coordinates of natural `values`."""
         decays = [np.log(values[name]) for name in self._free_decays]
-        return np.clip(np.append(self.base.theta_of(values), decays), self.lower, self.upper)
+        return np.asarray(np.clip(np.append(self.base.theta_of(values), decays), self.lower, self.upper))
 
     def starts(self) -> list[Floats]:
-        """The surface of the rows without repetition (of all rows, where those are few), crossed with a grid of decays."""
+        """The surface of the rows without repetition (of all, where those are few), crossed with a grid of decays."""
         once = self.logs["d"] <= self.logs["u"] + 1e-3
         rows = once if once.sum() >= FEWEST else np.ones_like(once)
         logs = {name: values[rows] for name, values in self.logs.items()}

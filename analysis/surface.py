@@ -25,7 +25,7 @@ GRID = {1: 40, 2: 15}  # exponents tried per axis, by the number of free exponen
 
 @dataclass(frozen=True)
 class PowerSum:
-    """One of the forms of `VARIABLES` over given rows. `logs` holds log N (key n), log D (d) or log C (c), each (rows,);
+    """One of the forms of `VARIABLES` over given rows. `logs` holds log N (n), log D (d) or log C (c), each (rows,);
     `target` is log loss (rows,). `fixed` maps natural names (E, A, B, alpha, beta) to values; `tied` sets beta = alpha.
     `centre` is where amplitudes are anchored, the mean of `logs` unless given."""
 
@@ -113,7 +113,7 @@ class PowerSum:
         top = terms.max(axis=0)
         parts = np.exp(terms - top)
         whole = parts.sum(axis=0)
-        return top + np.log(whole), parts / whole
+        return np.asarray(top + np.log(whole)), np.asarray(parts / whole)
 
     def log_loss(self, theta: Floats) -> Floats:
         """Predicted log loss (rows,)."""
@@ -123,13 +123,13 @@ class PowerSum:
         """Derivatives of log loss (rows, parameters)."""
         shares = self._shares(theta)[1]
         weighted = self._design[0] * shares.reshape(-1, 1)
-        return weighted.reshape(len(shares), -1, len(self.names)).sum(axis=0)
+        return np.asarray(weighted.reshape(len(shares), -1, len(self.names)).sum(axis=0))
 
     def curvature(self, theta: Floats, pull: Floats) -> Floats:
         """Second derivatives of pull @ log loss: those of log-sum-exp of functions linear in theta."""
         design, slopes = self._design[0], self.slopes(theta)
         weights = (self._shares(theta)[1] * pull).reshape(-1, 1)
-        return (design * weights).T @ design - (slopes * pull[:, None]).T @ slopes
+        return np.asarray((design * weights).T @ design - (slopes * pull[:, None]).T @ slopes)
 
     def natural(self, theta: Floats) -> dict[str, float]:
         """E, A, B, alpha, beta."""
@@ -146,7 +146,7 @@ class PowerSum:
         for term, exponent in enumerate(self.exponents):
             if (amplitude := AMPLITUDES[exponent]) in theta:
                 theta[amplitude] -= self.centres[term] * values[exponent]
-        return np.clip(np.array([theta[name] for name in self.names]), self.lower, self.upper)
+        return np.asarray(np.clip([theta[name] for name in self.names], self.lower, self.upper))
 
     def starts(self) -> list[Floats]:
         """Starts by variable projection, best first: at each point of a grid of exponents E, A, B are the non-negative
@@ -185,4 +185,4 @@ class PowerSum:
         floor = 1e-3 * float(np.exp(self.target.min()))  # a term that NNLS left out may still come back
         logs = {name: np.log(max(value, floor)) for name, value in amounts.items()}
         theta = np.array([{**logs, **exponents}[name] for name in self.names])
-        return np.clip(theta, self.lower, self.upper)
+        return np.asarray(np.clip(theta, self.lower, self.upper))

@@ -141,11 +141,11 @@ def column(frame: pl.DataFrame, name: str, option: str = "") -> str:
     """The column called `name`, give or take capitals and spaces. Raises TableError naming the nearest."""
     if name in frame.columns:
         return name
-    same = [c for c in frame.columns if _plain(c) == _plain(name)]
+    same = [c for c in frame.columns if plain(c) == plain(name)]
     if len(same) == 1:
         return same[0]
-    near = difflib.get_close_matches(_plain(name), [_plain(c) for c in frame.columns], n=1, cutoff=0.5)
-    guess = next((c for c in frame.columns if near and _plain(c) == near[0]), None)
+    near = difflib.get_close_matches(plain(name), [plain(c) for c in frame.columns], n=1, cutoff=0.5)
+    guess = next((c for c in frame.columns if near and plain(c) == near[0]), None)
     hint = f"; did you mean {guess!r}?" if guess else ""
     asked = f" ({option})" if option else ""
     raise TableError(
@@ -153,7 +153,8 @@ def column(frame: pl.DataFrame, name: str, option: str = "") -> str:
     )
 
 
-def _plain(name: str) -> str:
+def plain(name: str) -> str:
+    """`name` in small letters, without punctuation and without a unit in brackets."""
     return re.sub(r"[^a-z0-9]", "", re.sub(r"[(\[].*?[)\]]", "", name.lower()))
 
 
@@ -162,7 +163,7 @@ def guessed(frame: pl.DataFrame, role: str) -> str | None:
     for alias in ALIASES[role]:
         for name in frame.columns:
             if (
-                alias in (_plain(name), re.sub(r"(m|b|millions|billions)$", "", _plain(name)))
+                alias in (plain(name), re.sub(r"(m|b|millions|billions)$", "", plain(name)))
                 and frame[name].dtype == pl.Float64
             ):
                 return name
