@@ -158,6 +158,21 @@ def answer(ladder: Ladder, spec: Spec, question: Question) -> Answer:
     )
 
 
+def lint_ladder(ladder: Ladder, budget: float | None, embeddings: bool | None) -> list[Finding]:
+    """Findings of a table, with those of its fit where it carries one."""
+    try:
+        spec = make_spec(ladder, None, False, ())
+        lacking = set(NEEDS[spec.form]) - ladder.logs().keys()
+        found = None if lacking else fit(spec, ladder.logs(), ladder.loss)
+    except FitError as error:
+        refused = Finding("no_fit", "error", f"The table carries no fit: {error}.", "See the reason.")
+        return [refused, *lint_table(Facts(ladder, None, budget, embeddings))]
+    if found is None:
+        return lint_table(Facts(ladder, None, budget, embeddings))
+    loose = [name for name in found.names if not identified(profile(found, name), None)]
+    return lint_table(Facts(ladder, found, budget, embeddings, tuple(loose)))
+
+
 def _in_stages_too(
     flags: dict[str, bool], spec: Spec, ladder: Ladder, clusters: list[int], question: Question
 ) -> dict[str, bool]:

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
+    import polars as pl
+
     from analysis.ladder import Columns, Ladder, Rules
 
 Source = Annotated[str, typer.Argument(metavar="TABLE|NAME", help="A CSV, TSV, JSON or parquet file, or a sweep.")]
@@ -46,15 +48,19 @@ def rules(where: str | None, drop_highest: int, unique_rows: bool, final: bool, 
     return Rules(where, drop_highest, unique_rows, final, per_pair)
 
 
-def ladder_of(source: str, wanted: "Columns", rules: "Rules", home: Path | None) -> "Ladder":
-    """The usable rows of a file or a sweep."""
-    from analysis.ladder import ladder
+def table_of(source: str, wanted: "Columns", home: Path | None) -> "tuple[pl.DataFrame, Columns]":
+    """A file or a sweep as it is, and which of its columns are meant."""
     from analysis.sources import is_file, load
     from results.console import home_at, ingested
 
-    place = home_at(home) if is_file(source) else ingested(home)
-    frame, meant = load(source, wanted, place)
-    return ladder(frame, meant, rules)
+    return load(source, wanted, home_at(home) if is_file(source) else ingested(home))
+
+
+def ladder_of(source: str, wanted: "Columns", rules: "Rules", home: Path | None) -> "Ladder":
+    """The usable rows of a file or a sweep."""
+    from analysis.ladder import ladder
+
+    return ladder(*table_of(source, wanted, home), rules)
 
 
 def counts_embeddings(text: str | None) -> bool | None:

@@ -1,6 +1,6 @@
 """A ladder of runs for a scaling fit: which columns are N, D, C and loss, in plain counts, and which rows count."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -13,6 +13,8 @@ from analysis.tables import TableError, column, guessed, numbers, unit, where
 PER_PAIR = 6.0  # training FLOPs per parameter and token (Kaplan et al. 2020, arXiv:2001.08361, section 2.1)
 
 LABELS = ("run", "seed")
+PARTS = ("n", "d", "flops", "loss", "unique", "lr", "width", "sd")
+COUNTS = ("n", "d", "flops", "unique", "width")
 
 
 @dataclass(frozen=True)
@@ -82,14 +84,14 @@ class Ladder:
         )
 
 
-def ladder(frame: pl.DataFrame, columns: Columns, rules: Rules | None = None, guess: bool = True) -> Ladder:
+def ladder(frame: pl.DataFrame, columns: Columns, rules: Rules | None = None) -> Ladder:
     """Read the parts out of a table, link C, N and D, leave out rows that cannot be used and count them by reason.
 
     Raises TableError where a column is missing or no row is usable.
     """
     rules = rules or Rules()
     frame = where(frame, rules.where) if rules.where else frame
-    parts, names, findings = _parts(frame, columns, guess)
+    parts, names, findings = parts_of(frame, columns)
     linked = _linked(parts, rules.per_pair)
     rows = pl.DataFrame(
         linked | {part: _labels(frame, columns, part, names) for part in LABELS if getattr(columns, part)}
@@ -113,17 +115,21 @@ def ladder(frame: pl.DataFrame, columns: Columns, rules: Rules | None = None, gu
     return Ladder(rows.filter(keep), source.filter(keep), names, left_out, tuple(findings), rules)
 
 
-def _parts(
-    frame: pl.DataFrame, columns: Columns, guess: bool
+def parts_of(
+    frame: pl.DataFrame, columns: Columns, guess: Sequence[str] = ("n", "d", "flops", "loss")
 ) -> tuple[dict[str, pl.Series], dict[str, str], list[Finding]]:
+    """(part: its values as plain counts, part: its column, remarks) of what `columns` names, or `guess` may find.
+
+    Raises TableError where a named column is missing or holds text, and without a loss.
+    """
     parts, names, findings = dict[str, pl.Series](), dict[str, str](), list[Finding]()
-    for part in ("n", "d", "flops", "loss", "unique", "lr", "width", "sd"):
-        name = getattr(columns, part) or _guess(frame, part, columns, guess)
+    for part in PARTS:
+        name = getattr(columns, part) or (_guess(frame, part, columns) if part in guess else None)
         if name is None:
             continue
         name = column(frame, name, f"--{part}")
         values = numbers(frame, name, f"--{part}")
-        factor, remark = (1.0, None) if part in ("loss", "lr", "sd") else unit(name, values, columns.units.get(part))
+        factor, remark = unit(name, values, columns.units.get(part)) if part in COUNTS else (1.0, None)
         if remark:
             remedy = f"If that is wrong, say so: --{part}-unit 1."
             findings.append(Finding("unit_from_name", "note", remark[0].upper() + remark[1:] + ".", remedy))
@@ -133,12 +139,10 @@ def _parts(
     return parts, names, findings
 
 
-def _guess(frame: pl.DataFrame, part: str, columns: Columns, guess: bool) -> str | None:
+def _guess(frame: pl.DataFrame, part: str, columns: Columns) -> str | None:
     """By its usual name; not where the user named a sufficient set of columns without it."""
-    told = [name for name in ("n", "d", "flops") if getattr(columns, name)]
-    if not guess or (part in ("n", "d", "flops") and len(told) >= 2) or part not in ("n", "d", "flops", "loss"):
-        return None
-    if part == "d" and "flops" in told and columns.n is not None:
+    told = {name for name in ("n", "d", "flops") if getattr(columns, name)}
+    if part in ("n", "d", "flops") and (len(told) >= 2 or (part == "d" and told == {"n", "flops"})):
         return None
     found = guessed(frame, part)
     return None if found in {getattr(columns, other) for other in ("n", "d", "flops", "loss")} else found

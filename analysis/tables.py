@@ -11,8 +11,8 @@ from typing import Any
 import polars as pl
 
 SUFFIXES = (".csv", ".tsv", ".txt", ".json", ".jsonl", ".ndjson", ".parquet")
-MISSING = ("", "-", "--", "–", "na", "n/a", "nan", "none", "null", "?", "#n/a")
-DIVERGED = ("diverged", "div", "inf", "+inf", "-inf", "infinity", "-infinity", "oom", "failed", "crashed")
+MISSING = ("", "-", "--", "–", "na", "n/a", "none", "null", "?", "#n/a")
+DIVERGED = ("nan", "diverged", "div", "inf", "+inf", "-inf", "infinity", "-infinity", "oom", "failed", "crashed")
 SUFFIX_VALUES = {
     "k": 1e3,
     "m": 1e6,
