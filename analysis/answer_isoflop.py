@@ -114,7 +114,11 @@ class Group:
 
 
 def isoflop(
-    ladder: Ladder, by: Sequence[str] = (), budgets: Sequence[float] = (), embeddings: bool | None = None
+    ladder: Ladder,
+    by: Sequence[str] = (),
+    budgets: Sequence[float] = (),
+    embeddings: bool | None = None,
+    resamples: int = RESAMPLES,
 ) -> list[Group]:
     """One `Group` per distinct value of the source columns `by`. Raises TableError where there are no budgets."""
     logs = ladder.logs()
@@ -122,7 +126,7 @@ def isoflop(
         raise TableError("isoFLOP profiles need N and FLOPs (or N and D): name the columns with --n and --flops")
     names = [column(ladder.source, name, "--group") for name in by]
     if not names:
-        return [_group({}, ladder, tuple(budgets), embeddings)]
+        return [_group({}, ladder, tuple(budgets), embeddings, resamples)]
     keys = ladder.source.select(names).unique(maintain_order=True)
     if len(keys) > MOST_GROUPS:
         raise TableError(f"--group {' --group '.join(names)} makes {len(keys)} groups; {MOST_GROUPS} are the most")
@@ -137,7 +141,9 @@ def isoflop(
     return groups
 
 
-def _group(name: dict[str, str], ladder: Ladder, budgets: tuple[float, ...], embeddings: bool | None) -> Group:
+def _group(
+    name: dict[str, str], ladder: Ladder, budgets: tuple[float, ...], embeddings: bool | None, resamples: int
+) -> Group:
     logs = ladder.logs()
     found = profiles(logs["c"], logs["n"], logs["d"], ladder.loss)
     log_c = np.log([profile.flops for profile in found])
@@ -161,7 +167,7 @@ def _group(name: dict[str, str], ladder: Ladder, budgets: tuple[float, ...], emb
     if surface:
         optima["surface"] = [by_surface(profile, surface.values, ladder.rules.per_pair) for profile in found]
     lines = {method: _lines(log_c, points) for method, points in optima.items() if method != "surface"}
-    boot = bootstrap(surface, ladder.clusters, RESAMPLES) if surface and max(ladder.clusters) else None
+    boot = bootstrap(surface, ladder.clusters, resamples) if surface and resamples and max(ladder.clusters) else None
     targets = budgets or (10 * max(profile.flops for profile in found),)
     grids = [(profile.flops, profile.log_n) for profile in found]
     biases = [parabola_bias(surface.values, grids, t, ladder.rules.per_pair) for t in targets] if surface else []

@@ -5,6 +5,7 @@ import seaborn as sns
 from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from analysis.allocate import allocate
 from analysis.answer_fit import Answer
@@ -15,6 +16,7 @@ from analysis.pictures import Picture
 from analysis.units import si
 
 GRID = 120
+WIDE = 20.0  # largest to smallest value from which an axis is logarithmic
 MANY = 400  # dots beyond which they are drawn smaller and paler
 TITLES = {"n": "parameters N", "d": "training tokens D", "c": "training FLOPs C"}
 BLUE, ORANGE = sns.color_palette("colorblind").as_hex()[:2]
@@ -103,7 +105,12 @@ def profile_figure(answer: Answer) -> Figure:
             axes.plot(value, deviance, "o-", color=BLUE, ms=2.5, lw=1)
             axes.axhline(3.84, color=INK, lw=0.8, ls="--")
             flag = "" if answer.identified.get(profile.name, True) else ": not identified"
-            axes.set(xscale="log", ylim=(-0.2, 8), ylabel="deviance")
+            near = value[deviance <= 8]
+            axes.set(ylim=(-0.2, 8), ylabel="deviance", xlim=(near.min() * 0.97, near.max() * 1.03))
+            if near.max() > WIDE * near.min():
+                axes.set_xscale("log")
+            else:
+                axes.xaxis.set_major_locator(MaxNLocator(4))
             axes.set_title(f"{profile.name}{flag}", color=INK if not flag else ORANGE)
         for axes in panels[len(found) :]:
             axes.set_visible(False)

@@ -48,7 +48,9 @@ class LrOptimum:
     sd_log: float | None
 
 
-def optimum(lrs: Sequence[float], losses: Sequence[float], initial_loss: float | None = None) -> LrOptimum:
+def optimum(
+    lrs: Sequence[float] | Floats, losses: Sequence[float] | Floats, initial_loss: float | None = None
+) -> LrOptimum:
     """The learning rate of lowest loss from noisy trials; several losses of one rate (seeds) are welcome.
 
     A loss that is not finite, or not below `initial_loss`, is a divergence: it bounds the window from the right and
@@ -214,7 +216,9 @@ class Sensitivity:
     high: float
 
 
-def sensitivity(lrs: Sequence[float], losses: Sequence[float], initial_loss: float | None = None) -> Sensitivity:
+def sensitivity(
+    lrs: Sequence[float] | Floats, losses: Sequence[float] | Floats, initial_loss: float | None = None
+) -> Sensitivity:
     """LR sensitivity: E over lr in [low, high] of min(loss(lr), loss at initialisation) minus the best loss (Wortsman
     et al. 2023, arXiv:2309.14322, section 2.2). Without an initial loss, runs that diverged raise LrError."""
     x, y = np.log(np.asarray(lrs, dtype=float)), np.asarray(losses, dtype=float)

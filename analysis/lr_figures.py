@@ -12,10 +12,11 @@ from analysis.answer_lr import Curve, LrAnswer
 from analysis.draw import FAINT, INK, STYLE, WIDTH, canvas, shown
 from analysis.multiverse import Universe
 from analysis.pictures import Picture
+from analysis.units import si
 
 COLORS = sns.color_palette("colorblind").as_hex()
 MARKS = {"parabola": ("o", COLORS[0]), "akima": ("s", COLORS[1]), "surface": ("D", COLORS[2]), "points": ("o", INK)}
-MOST_GROUPS = 6
+MOST_GROUPS, MOST_NAMED = 6, 8
 
 
 def isoflop_pictures(groups: Sequence[Group]) -> list[Picture]:
@@ -134,6 +135,10 @@ def curves_figure(curves: Sequence[Curve]) -> Figure:
                 axes.plot(best.lr, best.loss, "D", ms=5, color=color, mec="white")
                 if best.low and best.high:
                     axes.plot([best.low, best.high], [best.loss] * 2, color=color, lw=2.5, alpha=0.5)
+            label = ", ".join([*curve.name.values(), *(f"{key} {si(v)}" for key, v in curve.features.items())])
+            axes.plot([], [], "o", ms=3, color=color, label=shown(label))
+        if 1 < len(curves) <= MOST_NAMED:
+            axes.legend(frameon=False, fontsize=7)
         axes.set(xscale="log", xlabel="learning rate", ylabel="loss (nats)", title="Loss against learning rate")
         return figure
 

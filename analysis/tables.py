@@ -159,14 +159,13 @@ def plain(name: str) -> str:
 
 
 def guessed(frame: pl.DataFrame, role: str) -> str | None:
-    """The column that a role of `ALIASES` usually goes by, or None."""
-    for alias in ALIASES[role]:
-        for name in frame.columns:
-            if (
-                alias in (plain(name), re.sub(r"(m|b|millions|billions)$", "", plain(name)))
-                and frame[name].dtype == pl.Float64
-            ):
-                return name
+    """The column that a role of `ALIASES` usually goes by, numbers before text, or None."""
+    for kind in (pl.Float64, pl.String):
+        for alias in ALIASES[role]:
+            for name in frame.columns:
+                short = re.sub(r"(m|b|millions|billions)$", "", plain(name))
+                if alias in (plain(name), short) and frame[name].dtype == kind:
+                    return name
     return None
 
 
@@ -177,7 +176,7 @@ def numbers(frame: pl.DataFrame, name: str, option: str) -> pl.Series:
         return found
     parsed = parse_numbers(found.to_list())
     bad = [text for text, number in zip(found, parsed, strict=True) if number is None and not _is_missing(text)]
-    shown = f"such as {bad[0]!r}" if bad else "nothing but missing values"
+    shown = f"text such as {bad[0]!r}" if bad else "nothing but missing values"
     raise TableError(
         f"column {found.name!r} ({option}) must hold numbers and has {shown} ({len(bad)} of {len(found)} rows)"
     )
