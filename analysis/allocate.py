@@ -27,14 +27,15 @@ class Allocation:
     @property
     def ratio(self) -> Any:
         """Tokens per parameter."""
-        return self.d / self.n
+        with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
+            return self.d / self.n
 
 
 def allocate(values: Mapping[str, Any], budget: float, per_pair: float = PER_PAIR) -> Allocation:
     """The best N and D for `budget` FLOPs at natural parameters `values` (numbers or arrays of draws)."""
     a, b, alpha, beta = (values[name] for name in ("A", "B", "alpha", "beta"))
     share = beta / (alpha + beta)
-    with np.errstate(over="ignore"):  # draws whose exponents ran off to their bounds
+    with np.errstate(over="ignore", divide="ignore", invalid="ignore"):  # draws whose exponents ran off to their bounds
         g = np.exp((np.log(alpha * a) - np.log(beta * b)) / (alpha + beta))
         n, d = g * (budget / per_pair) ** share, (budget / per_pair) ** (1 - share) / g
         return Allocation(n, d, values["E"] + a / n**alpha + b / d**beta)

@@ -31,6 +31,7 @@ from analysis.tables import TableError, column
 
 RESAMPLES = 200
 MOST_GROUPS = 50
+LOOSE = 0.01  # spread of log C above which rows share no budget
 
 
 @dataclass(frozen=True)
@@ -136,7 +137,13 @@ def isoflop(
             [ladder.source[name].eq_missing(value).to_numpy() for name, value in zip(names, key, strict=True)], axis=0
         )
         groups.append(
-            _group(dict(zip(names, map(str, key), strict=True)), ladder.take(mine.tolist()), tuple(budgets), embeddings)
+            _group(
+                dict(zip(names, map(str, key), strict=True)),
+                ladder.take(mine.tolist()),
+                tuple(budgets),
+                embeddings,
+                resamples,
+            )
         )
     return groups
 
@@ -154,6 +161,7 @@ def _group(
             f"no budget{_in(name)} has three sizes of model, which a profile needs; there are {len(found)} budgets of "
             f"{max(len(profile.log_n) for profile in found)} sizes at most"
         )
+    thin = [profile.flops for profile in found if len(profile.log_n) < 3]
     found = [profile for profile in found if len(profile.log_n) >= 3]
     log_c = np.log([profile.flops for profile in found])
     try:
@@ -172,7 +180,7 @@ def _group(
     grids = [(profile.flops, profile.log_n) for profile in found]
     biases = [parabola_bias(surface.values, grids, t, ladder.rules.per_pair) for t in targets] if surface else []
     facts = Facts(ladder, surface, max(budgets, default=None), embeddings)
-    findings = [*_grid_findings(found, optima), *lint_table(facts)]
+    findings = [*_budget_findings(found, thin), *_grid_findings(found, optima), *lint_table(facts)]
     return Group(name, ladder, found, optima, lines, surface, boot, biases, targets, findings)
 
 
@@ -203,6 +211,20 @@ def _lines(log_c: Floats, optima: list[Optimum | None]) -> tuple[Line | None, Li
         return None, None
     c, n, d = np.array(good).T
     return line(c, n), line(c, d)
+
+
+def _budget_findings(found: list[Profile], thin: list[float]) -> list[Finding]:
+    """Warnings about budgets that are none: too few sizes, or FLOPs that differ inside a profile."""
+    findings = []
+    loose = [profile.flops for profile in found if profile.spread > LOOSE]
+    if thin:
+        reason = f"{len(thin)} of {len(thin) + len(found)} budgets have fewer than three sizes and are left out."
+        findings.append(Finding("budgets_left_out", "note", reason, "Train three or more sizes at each budget."))
+    if loose:
+        reason = f"FLOPs differ by more than 1 % inside {len(loose)} of {len(found)} profiles ({_some(loose)} FLOPs)."
+        remedy = "These rows share no budget: trust the surface (lab fit) more than parabola and spline."
+        findings.append(Finding("loose_budgets", "warning", reason, remedy))
+    return findings
 
 
 def _grid_findings(found: list[Profile], optima: dict[str, list[Optimum | None]]) -> list[Finding]:

@@ -1,5 +1,6 @@
 """The commands on tables of scaling runs: fit, isoflop, multiverse, lr, lint."""
 
+import math
 from typing import Annotated, Any
 
 import typer
@@ -218,8 +219,17 @@ def lint(
 def _say(record: dict[str, Any], images: list[Any], as_json: bool, show: Any) -> None:
     """The record as JSON, or the tables of `show` and the files written."""
     if as_json:
-        print_json(record | ({"images": [str(path) for path in images]} if images else {}))
+        print_json(_finite(record | ({"images": [str(path) for path in images]} if images else {})))
         return
     show()
     for path in images:
         print(path)
+
+
+def _finite(value: Any) -> Any:
+    """`value` with null for numbers that JSON cannot hold."""
+    if isinstance(value, dict):
+        return {key: _finite(v) for key, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(v) for v in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

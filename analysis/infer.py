@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from scipy.stats import chi2
+from scipy.special import fdtri
 
 from analysis.fit import Fit, Surface, is_fresh, with_allocation
 from analysis.huber import Floats, Solution, minimise, objective
@@ -113,13 +113,14 @@ def deviance_factor(fit: Fit) -> float:
 
 
 def profile(fit: Fit, name: str, level: float = LEVEL) -> Profile:
-    """Walk a free parameter away from its optimum, refitting the others, until the deviance passes chi-squared.
+    """Walk a free parameter away from its optimum, refitting the others, until the deviance passes its 95 % quantile.
 
     A parameter of the first stage is walked there; those of the second stage with the first one held.
     """
     if fit.base and name in fit.base.names:
         return profile(fit.base, name, level)
-    factor, limit = deviance_factor(fit), float(chi2.ppf(level, 1))
+    # Fisher's distribution rather than chi-squared: the spread is estimated from the same few rows.
+    factor, limit = deviance_factor(fit), float(fdtri(1, max(len(fit.residuals) - len(fit.theta), 1), level))
     points = [(fit.values[name], 0.0)]
     ends = [_walk(fit, name, sign, factor, limit, points) for sign in (-1, 1)]
     low, high = fit.values[name] * np.exp(ends)

@@ -25,12 +25,13 @@ FEWEST = 4  # sizes, from which a parabola has something to disagree with
 
 @dataclass(frozen=True)
 class Profile:
-    """One budget: mean log loss of each N, in order of N. Arrays are (sizes,)."""
+    """One budget: mean log loss of each N, in order of N. Arrays are (sizes,); `spread` is that of log C in it."""
 
     flops: float
     log_n: Floats
     log_d: Floats
     log_loss: Floats
+    spread: float
 
     @property
     def best(self) -> int:
@@ -112,8 +113,8 @@ def profiles(log_c: Floats, log_n: Floats, log_d: Floats, loss: Floats) -> list[
 
 def _profile(rows: Any, log_c: Floats, log_n: Floats, log_d: Floats, loss: Floats) -> Profile:
     which = np.unique(np.round(log_n[rows], 6), return_inverse=True)[1]
-    means = [np.bincount(which, values[rows]) / np.bincount(which) for values in (log_n, log_d, np.log(loss))]
-    return Profile(float(np.exp(np.median(log_c[rows]))), *means)
+    sizes, tokens, losses = (np.bincount(which, v[rows]) / np.bincount(which) for v in (log_n, log_d, np.log(loss)))
+    return Profile(float(np.exp(np.median(log_c[rows]))), sizes, tokens, losses, float(np.ptp(log_c[rows])))
 
 
 def by_parabola(profile: Profile) -> Optimum | None:

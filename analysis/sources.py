@@ -37,10 +37,11 @@ def load(source: str, columns: Columns, home: "Home") -> tuple[pl.DataFrame, Col
         return read_table(Path(source)), columns
     import results
 
-    if not home.database.exists():
-        raise UnknownSweep(f"there is no file {source!r}, and no database of sweeps at {home.database}")
-    with results.open(home) as con:
-        frame = sweep_table(con, source)
+    try:
+        with results.open(home) as con:
+            frame = sweep_table(con, source)
+    except UnknownSweep as error:
+        raise UnknownSweep(f"there is no file {source!r}, and {error}") from None
     given = {name: value for name, value in vars(columns).items() if value}
     return frame, replace(SWEEP_COLUMNS, **given)
 

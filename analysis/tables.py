@@ -148,9 +148,7 @@ def column(frame: pl.DataFrame, name: str, option: str = "") -> str:
     guess = next((c for c in frame.columns if near and plain(c) == near[0]), None)
     hint = f"; did you mean {guess!r}?" if guess else ""
     asked = f" ({option})" if option else ""
-    raise TableError(
-        f"no column {name!r}{asked}{hint} The columns are: {', '.join(frame.columns)}".replace("? The", "? the")
-    )
+    raise TableError(f"no column {name!r}{asked}{hint}; the columns are {', '.join(frame.columns)}".replace("?;", "?"))
 
 
 def plain(name: str) -> str:
@@ -163,7 +161,7 @@ def guessed(frame: pl.DataFrame, role: str) -> str | None:
     for kind in (pl.Float64, pl.String):
         for alias in ALIASES[role]:
             for name in frame.columns:
-                short = re.sub(r"(m|b|millions|billions)$", "", plain(name))
+                short = re.sub(rf"({'|'.join(UNIT_WORDS)}|m|b)$", "", plain(name))
                 if alias in (plain(name), short) and frame[name].dtype == kind:
                     return name
     return None
