@@ -15,7 +15,7 @@ from analysis.ladder import Ladder
 from analysis.lint import Finding
 from analysis.lint_table import Facts, lint_table
 
-RESAMPLES = 1000
+RESAMPLES, RESAMPLES_LINT = 1000, 50
 RESAMPLES_REPEATED = 200  # two stages with several starts: a resample costs ten times as much
 
 
@@ -169,7 +169,8 @@ def lint_ladder(ladder: Ladder, budget: float | None, embeddings: bool | None) -
         return [refused, *lint_table(Facts(ladder, None, budget, embeddings))]
     if found is None:
         return lint_table(Facts(ladder, None, budget, embeddings))
-    loose = [name for name in found.names if not identified(profile(found, name), None)]
+    boot = _boot(found, ladder.clusters, Question(resamples=RESAMPLES_LINT))
+    loose = [name for name in found.names if not identified(profile(found, name), boot)]
     return lint_table(Facts(ladder, found, budget, embeddings, tuple(loose)))
 
 

@@ -16,6 +16,7 @@ from analysis.tables import TableError, column, numbers, where
 FEATURES = ("width", "n", "d")
 UNEVEN = 0.25  # relative spread of the steps in log LR above which the mean over rates is no integral
 MOST = 200
+FEWEST_RATES = 3
 
 
 @dataclass(frozen=True)
@@ -141,13 +142,15 @@ def _law(curves: list[Curve], findings: list[Finding]) -> Law | None:
 
 
 def _findings(curves: list[Curve]) -> list[Finding]:
-    edge = [c for c in curves if c.best and not c.best.interior]
-    none = [c for c in curves if c.best is None]
+    few = [c for c in curves if c.rows["lr"].n_unique() < FEWEST_RATES]
+    edge = [c for c in curves if c.best and not c.best.interior and c not in few]
+    none = [c for c in curves if c.best is None and c not in few]
     wide = [c for c in curves if c.best and c.best.interior and (c.best.low is None or c.best.high is None)]
     blind = [c for c in curves if c.sensitivity is None]
     uneven = [c for c in curves if c.sensitivity and _is_uneven(c)]
     kinds = (
         ("lr_at_edge", edge, "the optimum is at the edge of the grid", "Extend the grid past the lowest loss."),
+        ("few_rates", few, "fewer than three learning rates", "A parabola takes three rates; five are better."),
         ("no_optimum", none, "fewer than two rates ended below the initial loss", "Try lower learning rates."),
         ("lr_not_bounded", wide, "no bounded interval for the optimum", "Add rates near the minimum, or seeds."),
         ("initial_loss_missing", blind, "diverged runs and no initial loss to clip them at", "Say --initial-loss."),

@@ -93,9 +93,7 @@ def ladder(frame: pl.DataFrame, columns: Columns, rules: Rules | None = None) ->
     frame = where(frame, rules.where) if rules.where else frame
     parts, names, findings = parts_of(frame, columns)
     linked = _linked(parts, rules.per_pair)
-    rows = pl.DataFrame(
-        linked | {part: _labels(frame, columns, part, names) for part in LABELS if getattr(columns, part)}
-    )
+    rows = pl.DataFrame(linked | _labels(frame, columns, names))
     reasons = _reasons(rows)
     left_out = {str(reason): count for reason, count in reasons.drop_nulls().value_counts().iter_rows()}
     usable = reasons.is_null()
@@ -160,9 +158,16 @@ def _linked(parts: dict[str, pl.Series], per_pair: float) -> dict[str, pl.Series
     return {name: values.alias(name) for name, values in found.items()}
 
 
-def _labels(frame: pl.DataFrame, columns: Columns, part: str, names: dict[str, str]) -> pl.Series:
-    names[part] = column(frame, getattr(columns, part), f"--{part}")
-    return frame[names[part]].cast(pl.String).fill_null("").alias(part)
+def _labels(frame: pl.DataFrame, columns: Columns, names: dict[str, str]) -> dict[str, pl.Series]:
+    """run and seed as text: the columns named, or those that are called so."""
+    found = {}
+    for part in LABELS:
+        own = getattr(columns, part)
+        name = column(frame, own, f"--{part}") if own else guessed(frame, part)
+        if name is not None:
+            names[part] = name
+            found[part] = frame[name].cast(pl.String).fill_null("").alias(part)
+    return found
 
 
 def _reasons(rows: pl.DataFrame) -> pl.Series:

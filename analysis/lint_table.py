@@ -33,7 +33,7 @@ ONE_VALUE = {
     ),
 }
 SCHEDULE = ("decay", "schedule", "lrschedule", "scheduler")
-WARMUP = ("warmupsteps", "warmup", "warmuptokens", "warmupfraction")
+WARMUP = ("warmupsteps", "warmup", "warmuptokens", "warmupfraction", "trainwarmup")
 HORIZON = (
     "totalsteps",
     "maxsteps",

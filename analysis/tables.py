@@ -35,6 +35,8 @@ ALIASES = {
     "d": ("d", "tokens", "ntokens", "trainingtokens", "traintokens", "numtokens", "datasize", "tokensseen"),
     "flops": ("c", "flops", "trainflops", "trainingflops", "trainingflop", "flop", "compute", "totalflops"),
     "loss": ("loss", "valloss", "validationloss", "finalloss", "evalloss", "testloss", "l", "trainloss"),
+    "run": ("run", "runid", "runname"),
+    "seed": ("seed",),
     "lr": ("lr", "learningrate", "eta", "maxlr", "peaklr"),
 }
 

@@ -141,3 +141,5 @@ def test_tables_that_say_nothing_about_rates_are_refused() -> None:
         answer_lr(sweep(), Columns(), Rules(), initial="-2")
     diverged = answer_lr(sweep().with_columns(loss=pl.lit(float("nan"))), Columns(), Rules(), initial="5")
     assert "no_optimum" in [f.code for f in diverged.findings]
+    single = answer_lr(sweep().filter(pl.col("lr") < 2e-4), Columns(), Rules())
+    assert [f.code for f in single.findings] == ["few_rates"]
