@@ -39,7 +39,7 @@ def with_code(tmp_path: Path, user: User, before_training: str) -> None:
     assert text.count(mark) == 1
     lines = "".join(f"    {line}\n" for line in before_training.splitlines())
     path.write_text(text.replace(mark, mark + lines))
-    user.environment["PYTHONPATH"] = str(copy)
+    user.environment |= {"PYTHONPATH": str(copy), "PYTHONSAFEPATH": "1"}  # safe: not the current folder first
 
 
 ENDINGS = {

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import time
 from pathlib import Path
@@ -141,7 +142,8 @@ def test_a_host_on_which_runs_fail_hands_them_to_the_others(
 ) -> None:
     """The worker starts on n7 and every run dies there; on n1 the same runs are fine."""
     broken = "import socket\nif socket.gethostname() == 'n7':\n    raise RuntimeError('no device on n7')\n"
-    user.environment["PYTHONPATH"] = str(copy_of_source(tmp_path, "lmcore/data.py", broken))
+    source = copy_of_source(tmp_path, "lmcore/data.py", broken)
+    user.environment |= {"PYTHONPATH": str(source), "PYTHONSAFEPATH": "1"}
     cluster.set(nodes={"n7": 1, "n1": 1})
     path = make_sweep(seeds=8, steps=3000)
     user.lab("sweep", str(path), *ON_SLURM, "-j", "2", code=None)
@@ -280,7 +282,7 @@ def test_jobs_run_the_code_they_were_submitted_with(
 ) -> None:
     cluster.set(nodes={})
     source = copy_of_source(tmp_path, "lmcore/data.py", "pass")
-    user.environment["PYTHONPATH"] = str(source)
+    user.environment |= {"PYTHONPATH": str(source), "PYTHONSAFEPATH": "1"}
     user.lab("sweep", str(make_sweep(seeds=2)), *ON_SLURM, "--no-wait")
     assert set(user.states("tiny")) == {"QUEUED"}
     (source / "lmcore" / "train.py").write_text("raise RuntimeError('edited while jobs waited')\n")
@@ -296,3 +298,30 @@ def test_a_terminal_that_closes_ends_nothing(user: User, cluster: Cluster, make_
     os.killpg(launcher.pid, signal.SIGHUP)
     launcher.wait(timeout=30)
     wait_until(lambda: user.states("tiny") == ["DONE"] * 4, "all runs to finish by themselves", 90)
+
+
+def test_a_python_that_is_gone_is_named_and_not_tried_again_by_itself(
+    user: User, cluster: Cluster, make_sweep: MakeSweep
+) -> None:
+    """The interpreter that was there at submission is missing when jobs start."""
+    cluster.set(nodes={})
+    command = ["sweep", str(make_sweep(seeds=4)), *ON_SLURM, "-j", "2"]
+    user.lab(*command, "--no-wait")
+    script = next(user.home.glob("sweeps/*/*/jobs/*_submission.sh"))
+    state = json.loads((cluster.folder / "state.json").read_text())
+    assert "-m submitit" in script.read_text()
+    cluster.kill_controller()
+    state["jobs"][0]["script"] = re.sub(
+        r"\S+ -u -m submitit", "/gone/bin/python -u -m submitit", state["jobs"][0]["script"]
+    )
+    (cluster.folder / "state.json").write_text(json.dumps(state))
+    cluster.start()
+    cluster.set(nodes={"n1": 2})
+    wait_until(lambda: [t["state"] for t in cluster.tasks()] == ["FAILED"] * 2, "both jobs to fail")
+    told = user.json("failures", "tiny")
+    assert [(group["kind"], len(group["runs"])) for group in told["groups"]] == [("env", 2)]
+    assert "/gone/bin/python" in told["groups"][0]["error"]
+    assert user.states("tiny") == ["PLANNED"] * 4
+    assert len(cluster.calls("sbatch")) == 1
+    user.lab(*command)
+    assert user.states("tiny") == ["DONE"] * 4
