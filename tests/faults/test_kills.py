@@ -16,6 +16,8 @@ import pytest
 from tests.faults.conftest import MakeSweep
 from tests.user import LAB, User
 
+pytestmark = pytest.mark.slow
+
 KILLS = int(os.environ.get("LAB_KILLS", "40"))
 CLASHES = "SELECT run_id, step, count(*) AS n FROM train GROUP BY ALL HAVING n <> 1"
 STEPS = 6000
@@ -59,7 +61,6 @@ def parent(pid: int) -> int:
         return 0
 
 
-@pytest.mark.slow
 def test_everything_is_killed_at_random_and_nothing_is_lost(tmp_path: Path, make_sweep: MakeSweep) -> None:
     path = make_sweep(seeds=4, steps=STEPS, save_every=100)
     calm, user = User(tmp_path / "calm"), User(tmp_path / "home")

@@ -10,6 +10,8 @@ from tests.fake_slurm import Cluster
 from tests.faults.conftest import ON_SLURM, MakeSweep
 from tests.user import User, wait_until
 
+pytestmark = pytest.mark.slow
+
 
 def arrays(cluster: Cluster) -> list[tuple[int, int]]:
     """(tasks, throttle) of every array whose script still exists, which are those that were accepted."""
@@ -68,7 +70,6 @@ def test_tasks_that_start_at_once_find_their_files(user: User, cluster: Cluster,
     assert {task["state"] for task in cluster.tasks()} == {"COMPLETED"}
 
 
-@pytest.mark.slow
 def test_2500_runs_under_a_small_limit_all_run_once(user: User, cluster: Cluster, make_sweep: MakeSweep) -> None:
     cluster.set(nodes={"n1": 2, "n2": 2}, max_array_size=1001, max_submit=500)
     began = time.monotonic()

@@ -14,6 +14,8 @@ from tests.fake_slurm import Cluster
 from tests.faults.conftest import ON_SLURM, MakeSweep
 from tests.user import User, wait_until
 
+pytestmark = pytest.mark.slow
+
 LONG = {"steps": 2_000_000, "save_every": 2000}
 NO_CLASH = "SELECT run_id, step, count(*) AS n FROM train GROUP BY ALL HAVING n <> 1"
 
@@ -223,7 +225,6 @@ def newest_step(user: User) -> int:
     return max(int(p.parent.name.partition("_")[2]) for p in user.home.glob("runs/*/checkpoints/step_*/manifest.json"))
 
 
-@pytest.mark.slow
 def test_six_preemptions_with_progress_are_fine(user: User, cluster: Cluster, make_sweep: MakeSweep) -> None:
     running(user, cluster, make_sweep(**LONG))
     for attempt in range(2, 8):
