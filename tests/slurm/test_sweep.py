@@ -5,6 +5,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -209,16 +210,25 @@ def test_scancel_saves_and_a_new_call_goes_on(user: User, sweep_file: Path) -> N
     wait_until(lambda: not user.worker_pids(), "both runs to save and stop", 40)
 
 
+@pytest.mark.slow
 def test_a_node_that_is_set_down_requeues_and_the_sweep_goes_on_when_it_is_back(user: User, sweep_file: Path) -> None:
     user.lab("sweep", str(sweep_file), "--scale", "long", *ON_SLURM, "--no-wait")
     wait_until(user.checkpoints, "a checkpoint")
     node = ["scontrol", "update", "nodename=lab-node"]
+    subprocess.run([*node, "state=down", "reason=test"], check=True)
+
+    def gone_on() -> bool:
+        # Refused where slurmd has reported back already; needed again where SLURM drained it for a "Duplicate jobid".
+        subprocess.run([*node, "state=resume"], capture_output=True)
+        return bool(list(user.home.glob("runs/*/attempts/0002/start.json")))
+
     try:
-        subprocess.run([*node, "state=down", "reason=test"], check=True)
-        wait_until(lambda: not user.worker_pids(), "the jobs to be ended", 60)
+        wait_until(lambda: not user.worker_pids(), "the jobs to save and end", 60)
         assert not {"RUNNING", "DONE"} & set(user.states("width"))
+        time.sleep(5)  # until slurmd, too, has forgotten them
     finally:
-        subprocess.run([*node, "state=resume"], check=True)
-    wait_until(lambda: list(user.home.glob("runs/*/attempts/0002/start.json")), "the requeued jobs", 120)
+        wait_until(
+            gone_on, "the requeued jobs", 240, every=1
+        )  # SLURM itself may put off a second requeue by two minutes
     user.lab("cancel", "width")
     wait_until(lambda: not user.worker_pids(), "both runs to save and stop", 40)
