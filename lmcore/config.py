@@ -79,11 +79,22 @@ class ModelConfig(Config):
     init: Literal["fan_in", "xavier", "gpt2"] = Field(default="fan_in", description="initial spread of the matrices")
     init_scale: float = Field(default=1.0, gt=0, description="multiplies the std of every matrix but the embedding")
     embedding_std: float = derived_field("initial spread of the embedding")
+    base_width: int | None = Field(
+        default=None,
+        ge=1,
+        description="width-transfer parametrisation (muP): the standard one at this d_model",
+    )
+    base_d_head: int = derived_field("d_head at which attention_scale is 1/sqrt(d_head), from there as 1/d_head")
 
     @property
     def gated(self) -> bool:
         """Whether the FFN multiplies two projections (three matrices instead of two)."""
         return self.ffn in GATED_FFN
+
+    @property
+    def width_factor(self) -> float:
+        """d_model in units of the width at which tuning happened; 1 in the standard parametrisation."""
+        return 1.0 if self.base_width is None else self.d_model / self.base_width
 
     @property
     def d_rope(self) -> int:
@@ -113,18 +124,24 @@ class ModelConfig(Config):
             "d_head": self.d_model // self.n_head,
             "d_ff": d_ff,
             "norm_bias": self.norm == "layernorm" and self.bias == "all" and self.norm_affine,
-            "attention_scale": 1 / math.sqrt(max(1, d_head)),
+            "attention_scale": self._attention_scale(max(1, d_head)),
+            "base_d_head": d_head,
             "window_pattern": FULL if self.window is None else LOCAL,
             "rope_base_local": self.rope_base,
             "rope_original_context": self.context,
             "embedding_std": self._embedding_std(),
         }
 
+    def _attention_scale(self, d_head: int) -> float:
+        if self.base_width is None or "base_d_head" not in self.model_fields_set:
+            return 1 / math.sqrt(d_head)
+        return math.sqrt(self.base_d_head) / d_head  # Yang et al. 2022, definition 4.1
+
     def _embedding_std(self) -> float:
         if self.init == "gpt2":
             return 0.02
         # A tied matrix is also the head: unit rows would give logits of std sqrt(d_model).
-        return 1 / math.sqrt(self.d_model) if self.tied else 1.0
+        return 1 / math.sqrt(self.d_model / self.width_factor) if self.tied else 1.0
 
     def check(self) -> None:
         for name in ("n_kv_head", "d_head", "d_ff", "rope_original_context"):
@@ -191,6 +208,7 @@ HAS_EFFECT_WITH: Mapping[str, tuple[str, Callable[[ModelConfig], bool]]] = {
     ),
     "rope_factor": ("rope_scaling", lambda m: m.rope_scaling != "none"),
     "rope_original_context": ("rope_scaling 'yarn'", lambda m: m.rope_scaling == "yarn"),
+    "base_d_head": ("base_width", lambda m: m.base_width is not None),
 }
 
 
@@ -303,6 +321,10 @@ class RunConfig(Config):
     data: DataConfig = DataConfig()
     train: TrainConfig = TrainConfig()
     seed: int = Field(default=0, ge=0, lt=2**63)
+
+    def check(self) -> None:
+        if self.model.base_width is not None and self.train.optimizer == "muon":
+            raise ValueError("model.base_width scales the steps of Adam; muon's steps have a width rule of their own")
 
     @property
     def tokens(self) -> int:

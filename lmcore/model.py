@@ -11,7 +11,7 @@ from lmcore.attention import AttentionPath, Sight, runs_path
 from lmcore.block import Block
 from lmcore.cache import Cache
 from lmcore.config import ModelConfig
-from lmcore.init import initialise
+from lmcore.init import initialise, logit_factor
 from lmcore.norm import stream_norm
 from lmcore.position import rotation, sinusoids
 
@@ -95,7 +95,8 @@ class LM(nn.Module):
     def logits(self, x: Tensor) -> Tensor:
         """(B, T, vocab) of the last hidden states, scaled and capped."""
         logits = F.linear(x, self.embedding.weight if self.head is None else self.head.weight)
-        if self.config.logit_scale != 1:
-            logits = logits * self.config.logit_scale
+        scale = logit_factor(self.config)
+        if scale != 1:
+            logits = logits * scale
         cap = self.config.logit_softcap
         return logits if cap is None else cap * torch.tanh(logits / cap)

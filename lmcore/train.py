@@ -7,6 +7,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Literal, Protocol, cast
 
 import torch
@@ -18,6 +19,7 @@ from lmcore.checkpoint import Blobs, Progress
 from lmcore.config import RunConfig
 from lmcore.count import train_flops_per_token
 from lmcore.data import TokenData
+from lmcore.init import lr_factor
 from lmcore.model import LM
 from lmcore.parallel import Team
 from lmcore.schedule import learning_rate
@@ -126,7 +128,9 @@ class _Run:
         self.model = copy.deepcopy(self.master).to(torch.bfloat16) if half else self.master
         self.team = parallel.team()
         self.forward = self.team.wrap(self.model, config.train.sharding)
-        self.optimizers = optim.build(self.master.named_parameters(), config.train)
+        self.optimizers = optim.build(
+            self.master.named_parameters(), config.train, partial(lr_factor, config=config.model)
+        )
         self.progress = checkpoint.unpack(resume, self.master, self.optimizers) if resume else Progress()
         self.lower_weights()
         self.flops_per_token = train_flops_per_token(config.model)

@@ -85,6 +85,23 @@ def cancel(name: str, as_json: JsonFlag = False, home: HomeOption = None) -> Non
 
 
 @app.command()
+def coords(
+    model: Annotated[str | None, typer.Argument(help="A known model, an experiment, or nothing with --set.")] = None,
+    width: Annotated[list[int], typer.Option(min=1, help="d_model to try; may be repeated.")] = [64, 128, 256, 512],  # noqa: B006
+    lr: Annotated[float, typer.Option(help="Learning rate at every width.")] = 3e-3,
+    steps: Annotated[int, typer.Option(min=1, help="Updates before looking.")] = 4,
+    seeds: Annotated[int, typer.Option(min=1)] = 2,
+    set_: Sets = None,
+    as_json: JsonFlag = False,
+    home: HomeOption = None,
+) -> None:
+    """Coordinate check: how each activation's change in the first updates grows with width (slope 0 is flat)."""
+    from sweeps import commands
+
+    print_rows(commands.coords(model, set_ or (), home_at(home), width, lr, steps, seeds), as_json)
+
+
+@app.command()
 def generate(
     run: str,
     prompt: Annotated[list[str], typer.Option(help="Text to continue; may be repeated.")],

@@ -287,6 +287,30 @@ def flops(found: Mapping[str, RunConfig], context: int | None, batch: int | None
     return {name: accounts.account(run, context, batch) for name, run in found.items()}
 
 
+def coords(
+    model: str | None, sets: Sequence[str], home: Home, widths: Sequence[int], lr: float, steps: int, seeds: int
+) -> list[dict[str, Any]]:
+    """A row per activation and parametrisation: its change at each width, and the slope of their logarithms."""
+    from lmcore.coords import check
+
+    if len(set(widths)) < 2:
+        raise SweepError("a slope needs two widths or more")
+    rows = []
+    for name, run in models(model, None, sets, home).items():
+        for kind in ("standard", "transfer"):
+            found = check(run.model, sorted(set(widths)), kind == "transfer", lr, steps, seeds)
+            for activation, slope in found.slopes().items():
+                changes = dict(zip(map(str, found.widths), found.changes[activation], strict=True))
+                what: dict[str, Any] = {
+                    "model": name,
+                    "parametrisation": kind,
+                    "activation": activation,
+                    "slope": slope,
+                }
+                rows.append(what | changes)
+    return rows
+
+
 def peak(threads: int, home: Home) -> dict[str, Any]:
     """What this machine's device can do at most, measured for a second, and the MFU that its recorded runs reached."""
     import torch

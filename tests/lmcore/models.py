@@ -51,6 +51,8 @@ SWITCHES: dict[str, st.SearchStrategy[Any]] = {
     "init": st.sampled_from(["fan_in", "xavier", "gpt2"]),
     "init_scale": st.just(0.5),
     "embedding_std": st.just(0.1),
+    "base_width": st.just(8),
+    "base_d_head": st.just(2),
 }
 
 

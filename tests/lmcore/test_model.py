@@ -65,6 +65,8 @@ CHANGES: dict[str, list[dict[str, Any]]] = {
     "init": [{"init": "xavier"}, {"init": "gpt2"}],
     "init_scale": [{"init_scale": 2.0}],
     "embedding_std": [{"embedding_std": 0.5}],
+    "base_width": [{"base_width": 4}],
+    "base_d_head": [{"base_width": 4, "base_d_head": 1}],
 }
 # What a switch needs beside it is the base it is compared with.
 BESIDE: dict[str, dict[str, Any]] = {
@@ -75,6 +77,7 @@ BESIDE: dict[str, dict[str, Any]] = {
     "rope_layers": WINDOW,
     "rope_factor": STRETCHED,
     "rope_original_context": STRETCHED,
+    "base_d_head": {"base_width": 4},
 }
 
 
