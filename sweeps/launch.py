@@ -109,7 +109,8 @@ def _launch(plan: Plan, home: Home, options: Options, code_hash: str) -> Launche
     if not missing or workers <= 0 or not answers:
         return found
     for state in missing:
-        home.run(state.run_id).clear_cancel()
+        if state.attempts or state.state is State.CANCELLED:  # of 10,000 new runs no file is touched
+            home.run(state.run_id).clear_cancel()
     source = home.snapshots / code_hash
     if options.cluster == "local":
         return replace(found, processes=launch_local.start(home, folder, call, source, workers))
