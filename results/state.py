@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
-from results.files import BadFile, numbered
+from results.files import BadFile
 from results.process import process_alive
 from results.record import Attempt, AttemptInfo, RunFolder
 
@@ -115,10 +115,11 @@ def _done(run: RunFolder) -> RunState | None:
     """DONE, from few files, because most runs of a large sweep are; None if it is not, or not readable."""
     try:
         done = run.done()
-        number = max(numbered(run.path / "attempts"), default=0) if done else 0
     except (BadFile, OSError):
         return None
-    return RunState(run.run_id, State.DONE, None, _integer(done.get("step"), 0), number, "") if done else None
+    if done is None:
+        return None
+    return RunState(run.run_id, State.DONE, None, _integer(done.get("step"), 0), _integer(done.get("attempt"), 1), "")
 
 
 def claimable(state: State) -> bool:
