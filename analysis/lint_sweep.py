@@ -26,7 +26,11 @@ def lint(con: "DuckDBPyConnection", plan: Plan) -> list[Finding]:
     runs, attempts, origin = runs_frame(con, plan), attempts_frame(con, plan), provenance(con, plan)
     configs = configs_of(runs)
     refused = list(
-        dict.fromkeys(finding for found in refusals(runs, attempts, plan.baseline).values() for finding in found)
+        dict.fromkeys(
+            finding
+            for found in refusals(runs, attempts, plan.baseline, plan.match_tolerance).values()
+            for finding in found
+        )
     )
     found = [
         *refused,

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
-COLUMNS = "sweep, plan_id, scale, question, baseline, smallest_effect, created_at, last_call_at, code_hash"
+COLUMNS = (
+    "sweep, plan_id, scale, question, baseline, smallest_effect, match_tolerance, created_at, last_call_at, code_hash"
+)
 
 
 class UnknownSweep(LookupError):
@@ -24,6 +26,7 @@ class Plan:
     question: str | None
     baseline: str | None
     smallest_effect: float | None
+    match_tolerance: float | None
     created_at: str | None
     last_call_at: str | None
     code_hash: str | None

@@ -17,10 +17,13 @@ TOKENIZER_KEYS = frozenset({"data.tokenizer", "data.bpe_vocab", "data.fingerprin
 Config = Mapping[str, Any]
 
 
-def refusals(runs: pl.DataFrame, attempts: pl.DataFrame, baseline: str | None) -> dict[str, list[Finding]]:
+def refusals(
+    runs: pl.DataFrame, attempts: pl.DataFrame, baseline: str | None, tolerance: float | None = None
+) -> dict[str, list[Finding]]:
     """{arm: why it cannot be compared}; what is wrong with the baseline's own runs stands under the baseline.
 
-    `runs` as from `frames.runs_frame`, `attempts` as from `provenance.attempts_frame`.
+    `runs` as from `frames.runs_frame`, `attempts` as from `provenance.attempts_frame`; `tolerance` is the plan's for
+    matched sizes.
     """
     if baseline is None or baseline not in arms_of(runs):
         return {}
@@ -30,7 +33,7 @@ def refusals(runs: pl.DataFrame, attempts: pl.DataFrame, baseline: str | None) -
         arm: [
             _mixed_code(arm, base, code),
             _mixed_data(arm, base, runs, configs),
-            _unmatched(arm, runs),
+            _unmatched(arm, runs, MATCH_LIMIT if tolerance is None else tolerance),
             _budget(arm, base, runs, configs),
             _rates(arm, base, runs, configs),
         ]
@@ -83,12 +86,12 @@ def _both(arm: str, base: str) -> str:
     return arm if arm == base else f"{arm} and {base}"
 
 
-def _unmatched(arm: str, runs: pl.DataFrame) -> Finding | None:
+def _unmatched(arm: str, runs: pl.DataFrame, limit: float) -> Finding | None:
     residuals = runs.filter(pl.col("arm") == arm)["match_residual"].drop_nulls()
     worst = max(residuals, key=abs, default=0.0)
-    if abs(worst) <= MATCH_LIMIT:
+    if abs(worst) <= limit + 1e-12:
         return None
-    reason = f"arms not matched: {arm} {worst:+.2%} of the matched quantity, beyond {MATCH_LIMIT:.1%}"
+    reason = f"arms not matched: {arm} {worst:+.2%} of the matched quantity, beyond {limit:.1%}"
     return Finding("not_matched", "error", reason, "choose a finer multiple so that the sizes agree")
 
 

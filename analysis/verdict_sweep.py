@@ -28,6 +28,7 @@ class Evidence:
     runs: pl.DataFrame  # as from `frames.runs_frame`
     attempts: pl.DataFrame  # as from `provenance.attempts_frame`
     points: pl.DataFrame  # as from `curves.val_points`
+    match_tolerance: float | None = None  # of the plan's matched sizes, relative
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ class Judged:
 
 def judge_plan(con: "DuckDBPyConnection", plan: Plan, floor: NoiseFloor | None = None, alpha: float = 0.05) -> Judged:
     """Judge every arm against the plan's baseline; without one there are no verdicts. `floor` is in the unit."""
-    evidence = Evidence(runs_frame(con, plan), attempts_frame(con, plan), val_points(con, plan))
+    evidence = Evidence(runs_frame(con, plan), attempts_frame(con, plan), val_points(con, plan), plan.match_tolerance)
     return judge_runs(evidence, plan.baseline, Rules(alpha, plan.smallest_effect, floor))
 
 
@@ -60,7 +61,7 @@ def judge_runs(evidence: Evidence, baseline: str | None, rules: Rules) -> Judged
     base = baseline if baseline in names else None
     unit = _unit(runs, base)
     smallest = _smallest(runs, base, rules.smallest_effect, unit)
-    refused = refusals(runs, evidence.attempts, base)
+    refused = refusals(runs, evidence.attempts, base, evidence.match_tolerance)
     arms = [
         Arm(
             name,

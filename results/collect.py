@@ -173,6 +173,7 @@ def _add_plan(found: Survey, path: Path) -> None:
         **key,
         **{name: text(plan.get(name)) for name in ("scale", "question", "baseline", "created_at")},
         "smallest_effect": real(plan.get("smallest_effect")),
+        "match_tolerance": real(plan.get("match_tolerance")),
         "last_call_at": text(last_call.get("called_at")),
         "code_hash": text(last_call.get("code_hash")),
         "plan": encode_json(plan, indent=None),

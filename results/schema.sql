@@ -4,6 +4,7 @@
 
 CREATE TABLE plans (
     sweep TEXT, plan_id TEXT, scale TEXT, question TEXT, baseline TEXT, smallest_effect DOUBLE,
+    match_tolerance DOUBLE,
     created_at TEXT, last_call_at TEXT, code_hash TEXT, plan JSON
 );
 

@@ -84,6 +84,7 @@ class Plan:
     question: str
     baseline: str | None
     smallest_effect: float | None
+    match_tolerance: float | None
     source: Mapping[str, str]
     overrides: Mapping[str, Any]
     runs: tuple[PlannedRun, ...]
@@ -118,6 +119,7 @@ class Plan:
             "question": self.question,
             "baseline": self.baseline,
             "smallest_effect": self.smallest_effect,
+            "match_tolerance": self.match_tolerance,
             "source": dict(self.source),
             "overrides": dict(self.overrides),
             "runs": [run.row() for run in self.runs],
@@ -192,7 +194,8 @@ def plan(loaded: Loaded, home: Home, scale: str | None, overrides: Overrides, se
     _refuse_twins(runs)
     effect = own.get("smallest_effect", sweep.smallest_effect)
     source = {"path": str(loaded.path), "sha256": loaded.sha256}
-    return Plan(loaded.name, scale, sweep.question, sweep.baseline, effect, source, overrides, tuple(runs))
+    tolerance = sweep.match.tolerance if sweep.match else None
+    return Plan(loaded.name, scale, sweep.question, sweep.baseline, effect, tolerance, source, overrides, tuple(runs))
 
 
 def _scale(sweep: Sweep, scale: str | None) -> tuple[str | None, Overrides]:

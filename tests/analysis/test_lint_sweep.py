@@ -141,3 +141,11 @@ def test_other_tokenizers_and_other_evaluations() -> None:
 def test_sizes_that_nobody_matched_are_a_note() -> None:
     change = "UPDATE runs SET params = params * 2 WHERE group_id = 'g-b'; UPDATE plan_runs SET match_residual = NULL"
     assert "b +100.0%" in notices([Arm("a"), Arm("b", ffn="gelu")], change)["sizes_differ"]
+
+
+def test_the_tolerance_of_the_sweep_decides_what_is_matched() -> None:
+    arms = [Arm("a"), Arm("b", ffn="gelu", residual=-0.015)]
+    for tolerance, matched in ((0.02, True), (0.01, False), (None, False)):
+        builder = Builder().plan(arms, match_tolerance=tolerance)
+        found = [finding.code for finding in lint(builder.con, resolve_plan(builder.con, "ffn_ablation"))]
+        assert ("not_matched" not in found) is matched
