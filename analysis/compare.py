@@ -1,6 +1,6 @@
 """Two plans side by side: all their arms against one baseline, and what differs between them."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
@@ -68,7 +68,15 @@ def _evidence(con: "DuckDBPyConnection", plan: Plan, name: str) -> Evidence:
 
 
 def _joined(evidence: list[Evidence]) -> Evidence:
-    return Evidence(*(pl.concat([getattr(e, part) for e in evidence]) for part in ("runs", "attempts", "points")))
+    runs, attempts, points = (
+        pl.concat([getattr(e, part) for e in evidence]) for part in ("runs", "attempts", "points")
+    )
+    return Evidence(
+        runs,
+        attempts,
+        points,
+        min((e.match_tolerance for e in evidence if e.match_tolerance is not None), default=None),
+    )
 
 
 def _without_twins(evidence: Evidence) -> tuple[Evidence, dict[str, str]]:
@@ -79,8 +87,10 @@ def _without_twins(evidence: Evidence) -> tuple[Evidence, dict[str, str]]:
         first = kept.setdefault(frozenset(part["run_id"]), str(arm))
         if first != arm:
             same[str(arm)] = first
-    parts = (evidence.runs, evidence.attempts, evidence.points)
-    return Evidence(*(part.filter(~pl.col("arm").is_in(list(same))) for part in parts)), same
+    runs, attempts, points = (
+        part.filter(~pl.col("arm").is_in(list(same))) for part in (evidence.runs, evidence.attempts, evidence.points)
+    )
+    return replace(evidence, runs=runs, attempts=attempts, points=points), same
 
 
 def _differences(con: "DuckDBPyConnection", a: Plan, b: Plan) -> list[str]:

@@ -25,13 +25,8 @@ def lint(con: "DuckDBPyConnection", plan: Plan) -> list[Finding]:
     """Everything that weakens a comparison within the plan, the worst level first."""
     runs, attempts, origin = runs_frame(con, plan), attempts_frame(con, plan), provenance(con, plan)
     configs = configs_of(runs)
-    refused = list(
-        dict.fromkeys(
-            finding
-            for found in refusals(runs, attempts, plan.baseline, plan.match_tolerance).values()
-            for finding in found
-        )
-    )
+    by_arm = refusals(runs, attempts, plan.baseline, plan.match_tolerance)
+    refused = list(dict.fromkeys(finding for found in by_arm.values() for finding in found))
     found = [
         *refused,
         *_troubled_runs(runs, attempts),
