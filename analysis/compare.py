@@ -63,8 +63,11 @@ def compare(
 
 
 def _evidence(con: "DuckDBPyConnection", plan: Plan, name: str) -> Evidence:
-    parts = runs_frame(con, plan), attempts_frame(con, plan), val_points(con, plan)
-    return Evidence(*(part.with_columns(arm=pl.format("{}:{}", pl.lit(name), "arm")) for part in parts))
+    runs, attempts, points = (
+        part.with_columns(arm=pl.format("{}:{}", pl.lit(name), "arm"))
+        for part in (runs_frame(con, plan), attempts_frame(con, plan), val_points(con, plan))
+    )
+    return Evidence(runs, attempts, points, plan.match_tolerance)
 
 
 def _joined(evidence: list[Evidence]) -> Evidence:
