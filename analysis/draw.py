@@ -20,6 +20,7 @@ from analysis.units import PREFIXES, scale
 WIDTH, HEIGHT = 5.2, 3.6  # inches; small, so that the text stays readable on a phone
 INK, FAINT = "#2b2b2b", "#b8b8b8"
 TIP = "tip:"
+LOG = "log_step"  # the axis of steps, logarithmic
 CUT = 0.2  # the share of training that may leave a picture, so that the differences at its end are visible
 STYLE: Any = {
     "font.family": "DejaVu Sans",
@@ -94,7 +95,7 @@ def tips(axes: Axes, points: Iterable[tuple[float, float, str]]) -> None:
 
 
 def unit_of(axis: str, largest: float) -> tuple[float, str]:
-    """(divisor, axis title) that make the ticks of one of `curves.AXES` short numbers."""
+    """(divisor, axis title) that make the ticks of one of `curves.AXES`, or of LOG, short numbers."""
     if axis == "tokens":
         divisor, unit = scale(largest, ("", "thousands", "millions", "billions", "trillions"))
         return divisor, f"training tokens ({unit})" if unit else "training tokens"
@@ -105,7 +106,7 @@ def unit_of(axis: str, largest: float) -> tuple[float, str]:
         hours, minutes = largest >= 3 * 3600, largest >= 3 * 60
         divisor, unit = (3600.0, "hours") if hours else (60.0, "minutes") if minutes else (1.0, "seconds")
         return divisor, f"training time ({unit})"
-    return 1.0, "optimiser steps"
+    return 1.0, "optimiser steps (logarithmic)" if axis == LOG else "optimiser steps"
 
 
 def flops_unit(largest: float) -> tuple[float, str]:
@@ -113,14 +114,14 @@ def flops_unit(largest: float) -> tuple[float, str]:
     return scale(largest, [f"{prefix}FLOPs" for prefix in PREFIXES])
 
 
-def loss_limits(curve: pl.DataFrame, column: str) -> tuple[float, float] | None:
-    """Limits that show where arms part: the fall during the first fifth may leave through the top.
+def loss_limits(curve: pl.DataFrame, column: str, cut: float = CUT) -> tuple[float, float] | None:
+    """Limits that show where arms part: the fall during the first `cut` of training may leave through the top.
 
     The median arm sets the top, so that one that blows up does not flatten the others; but every arm that
     comes to the end of training ends inside. None without any finite value.
     """
     known = curve.filter(pl.col(column).is_not_null())
-    late = known.filter(pl.col("step") >= CUT * pl.col("step").max())
+    late = known.filter(pl.col("step") >= cut * pl.col("step").max())
     if late.is_empty():
         return None
     tops = late.group_by("arm").agg(pl.col(column).max())[column].to_list()

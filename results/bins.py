@@ -1,7 +1,7 @@
 """Bins of steps: what pictures of training curves are drawn from, so that 10^8 rows are not read for each.
 
-A step up to 2 FINE is a bin of its own; beyond, an octave of steps has FINE bins, none wider than WIDEST. So bins serve a
-linear and a logarithmic axis, need not know how long a run will be, and lie alike in all runs. Bins are made from the
+A step below 2 FINE is a bin of its own; beyond, an octave of steps has FINE bins, none wider than WIDEST. So bins serve
+a linear and a logarithmic axis, need not know how long a run will be, and lie alike in all runs. Bins are made from the
 same rows, in the same transaction, as the tables; what two ingests read of one bin stays two rows, which add up.
 """
 
@@ -21,7 +21,8 @@ WITH cut AS (
     WHERE b.last_step > a.resume_step AND (a.until_step IS NULL OR b.first_step <= a.until_step)
         AND (b.first_step <= a.resume_step OR b.last_step > a.until_step)
 )
-SELECT t.run_id, t.attempt, t.step, t.tokens, t.flops, t.wall_s, t.loss FROM train_all t JOIN cut USING (run_id, attempt)
+SELECT t.run_id, t.attempt, t.step, t.tokens, t.flops, t.wall_s, t.loss
+FROM train_all t JOIN cut USING (run_id, attempt)
 WHERE t.step BETWEEN first_step AND last_step AND t.step > resume_step AND (until_step IS NULL OR t.step <= until_step)
 ORDER BY ALL
 """
@@ -58,5 +59,6 @@ def of_rows(rows: pl.DataFrame) -> pl.DataFrame:
 def cut(con: duckdb.DuckDBPyConnection) -> None:
     """Make the bins anew that a resume cuts in two, of the runs whose folders are in `changed`."""
     con.execute("DELETE FROM bin_cuts WHERE 'runs/' || run_id IN (FROM touched)")
-    pieces = of_rows(con.sql(CUT_ROWS).pl())  # noqa: F841: DuckDB finds it by name
+    con.register("pieces", of_rows(con.sql(CUT_ROWS).pl()).to_arrow())
     con.execute("INSERT INTO bin_cuts BY NAME SELECT * FROM pieces")
+    con.unregister("pieces")

@@ -22,14 +22,14 @@ FROM {source} GROUP BY run_id, bin ORDER BY run_id, bin
 
 def stored(home: Home) -> pl.DataFrame:
     with query.open(home) as con:
-        return con.sql(MERGED.format(source="train_bins")).pl()
+        return pl.DataFrame(con.sql(MERGED.format(source="train_bins")).pl())
 
 
 def true(home: Home) -> pl.DataFrame:
     """The bins of the rows that analysis sees."""
     with query.open(home) as con:
-        fresh = bins.of_rows(con.sql("FROM train ORDER BY run_id, step").pl())  # noqa: F841: DuckDB finds it by name
-        return con.sql(MERGED.format(source="fresh")).pl()
+        con.register("fresh", bins.of_rows(con.sql("FROM train ORDER BY run_id, step").pl()).to_arrow())
+        return pl.DataFrame(con.sql(MERGED.format(source="fresh")).pl())
 
 
 def train(attempt: Attempt, first: int, last: int, seed: int = 0) -> None:
@@ -73,12 +73,12 @@ def test_a_bin_knows_its_rows() -> None:
     rows = pl.DataFrame({"run_id": "r", "attempt": 1, "step": steps, "loss": loss})
     rows = rows.with_columns(tokens=pl.col("step") * 10, flops=pl.col("step") * 2.0, wall_s=pl.col("step") * 0.5)
     found = bins.of_rows(rows)
-    assert found["n"].sum() + found["n_bad"].sum() == len(steps)
+    assert found.select(pl.col("n") + pl.col("n_bad")).sum().item() == len(steps)
     assert found.filter(pl.col("first_step") < 256).select("first_step", "last_step").rows() == [
         (s, s) for s in range(1, 256)
     ]
-    widths = (found["last_step"] - found["first_step"] + 1) / found["first_step"]
-    assert widths[256:].max() <= 1 / bins.FINE
+    widths = found.select((pl.col("last_step") - pl.col("first_step") + 1) / pl.col("first_step")).to_series()
+    assert max(widths[256:].to_list()) <= 1 / bins.FINE
     row = found.filter(pl.col("bin") == 1000).row(0, named=True)
     part = loss[1000:1004]
     assert (row["n"], row["n_bad"], row["bad_step"], row["first_step"], row["last_step"]) == (3, 1, 1000, 1000, 1003)
