@@ -94,9 +94,11 @@ class Picture:
     def _rendered(self, kind: str) -> bytes:
         buffer = io.BytesIO()
         with mpl.rc_context(STYLE):
+            if self.figure.get_layout_engine():  # laid out once; both formats keep the places
+                self.figure.draw_without_rendering()
+                self.figure.set_layout_engine(None)
             # Without the date, the same record gives the same bytes.
             self.figure.savefig(buffer, format=kind, dpi=DPI, metadata={"Date": None} if kind == "svg" else None)
-        self.figure.set_layout_engine("none")  # laid out once: the second format keeps the places
         return buffer.getvalue()
 
 
