@@ -1,9 +1,10 @@
 """Sudden jumps of the training loss, found against the run's own recent past."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from analysis.frames import query
 from analysis.select import Plan
@@ -43,36 +44,46 @@ def spikes(con: "DuckDBPyConnection", plan: Plan) -> pl.DataFrame:
 
 
 def _losses(con: "DuckDBPyConnection", runs: list[str]) -> pl.DataFrame:
-    """run_id, step, loss: the finite ones of some runs, in order. The ends let whole parts of segments be passed over."""
+    """run_id, step, loss: finite ones of some runs, in order. The ends let parts of segments be passed over."""
     params = {"runs": runs, "first": runs[0], "last": runs[-1]}
     rows: pl.DataFrame = con.sql(LOSSES_SQL, params=params).pl()
     return rows
 
 
 def _of_losses(losses: pl.DataFrame) -> pl.DataFrame:
-    """Spikes among the losses of `_losses`: run_id, step, loss, median, deviations.
-
-    Windows are examined where the loss exceeds a lower bound of the limit: as more than half of the past lies outside
-    its inner quartiles, its median absolute deviation is at least the distance from the median to the nearer one.
-    """
-    past = pl.col("loss").shift(1)
-    most: dict[str, Any] = {"window_size": PAST, "min_samples": LEAST}
-    median = past.rolling_median(**most)
-    lower = past.rolling_quantile(0.25, interpolation="higher", **most)
-    upper = past.rolling_quantile(0.75, interpolation="lower", **most)
-    least = pl.min_horizontal(median - lower, upper - median)
-    above = (pl.col("loss") - median > 0.999 * LIMIT * ROBUST_SD * least).over("run_id")
+    """Spikes among the losses of `_losses`: run_id, step, loss, median, deviations."""
     before = pl.int_range(pl.len()).over("run_id").alias("before")
-    found = losses.with_columns(before, pl.int_range(pl.len()).alias("at")).filter(above.fill_null(False))
-    at = found["at"].to_numpy()[:, None] + np.arange(-PAST, 0)
-    inside = found["before"].to_numpy()[:, None] >= np.arange(PAST, 0, -1)
-    windows = np.where(inside, losses["loss"].to_numpy()[at.clip(0)], np.nan)
-    medians = np.nanmedian(windows, axis=1) if len(found) else np.empty(0)
-    sd = ROBUST_SD * np.nanmedian(np.abs(windows - medians[:, None]), axis=1) if len(found) else np.empty(0)
+    found = losses.with_columns(before, pl.int_range(pl.len()).alias("at"))
+    found = found.filter(pl.col("before") >= LEAST, (pl.col("before") < PAST) | _may_exceed(pl.col("loss")))
+    known = found["before"].clip(upper_bound=PAST).to_numpy()
+    places = found["at"].to_numpy()[:, None] + np.arange(-PAST, 0)
+    inside = known[:, None] >= np.arange(PAST, 0, -1)
+    past = np.where(inside, losses["loss"].to_numpy()[places.clip(0)], np.nan)
+    medians = _medians(past, known)
+    sd = ROBUST_SD * _medians(np.abs(past - medians[:, None]), known)
     found = found.with_columns(pl.Series("median", medians), pl.Series("sd", sd))
     excess = pl.col("loss") - pl.col("median")
-    # No deviation at all before a jump leaves none to divide by.
     return found.filter(excess > LIMIT * pl.col("sd")).with_columns(deviations=excess / pl.col("sd"))
+
+
+def _may_exceed(loss: pl.Expr) -> pl.Expr:
+    """Whether a loss exceeds a lower bound of its limit, many times faster than the limit; for whole windows.
+
+    Of PAST values more than half lie at or beyond the quartiles on either side, so the median absolute deviation is at
+    least the distance from the median to the nearer quartile.
+    """
+    median = loss.rolling_median(PAST)
+    lower = loss.rolling_quantile(0.25, interpolation="higher", window_size=PAST)
+    upper = loss.rolling_quantile(0.75, interpolation="lower", window_size=PAST)
+    median, least = median.shift(1), pl.min_horizontal(median - lower, upper - median).shift(1)
+    return loss - median > 0.999 * LIMIT * ROBUST_SD * least  # a little lower still, for the rounding of the last digit
+
+
+def _medians(values: NDArray[np.float64], known: NDArray[np.int64]) -> NDArray[np.float64]:
+    """The median of each row, of which `known` values are no NaN."""
+    values, rows = np.sort(values, axis=1), np.arange(len(values))
+    medians: NDArray[np.float64] = (values[rows, (known - 1) // 2] + values[rows, known // 2]) / 2
+    return medians
 
 
 def by_run(found: pl.DataFrame) -> pl.DataFrame:
