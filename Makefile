@@ -6,7 +6,7 @@ BIN := .venv/bin
 # One thread per process: two OpenMP threads beside other load can make a step ten times slower.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n 2
 
-.PHONY: help env demo test lint types slurm-up slurm-down slurm-test bench clean
+.PHONY: help env demo test slow-test lint types kills slurm-up slurm-down slurm-test bench clean
 
 help:  ## print this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 12
@@ -22,8 +22,14 @@ demo: env  ## the ffn_ablation question at laptop scale, from nothing to its rep
 	$(BIN)/lab sweep ffn_ablation --scale laptop --yes
 	$(BIN)/lab report ffn_ablation
 
-test: env lint types  ## lint, types and all tests (those that need SLURM skip where there is none)
-	$(PYTEST)
+test: env lint types  ## lint, types and tests, but those that take minutes (what needs SLURM skips where there is none)
+	$(PYTEST) -m "not slow"
+
+slow-test: env  ## the tests that take minutes: faults, kills, simulations
+	$(PYTEST) -m slow --ignore tests/slurm
+
+kills: env  ## 200 random kill -9 over workers, launcher and ingester during a sweep; prints the counts
+	LAB_KILLS=200 $(BIN)/pytest -s tests/faults/test_kills.py
 
 lint: env  ## ruff: rules and format
 	$(BIN)/ruff check .

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from analysis import cli_fits
 from results.console import HomeOption, JsonFlag, home_at, ingested, print_json, stdout
 
 if TYPE_CHECKING:
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from results.home import Home
 
 app = typer.Typer()
+app.add_typer(cli_fits.app)
 
 
 class Kind(StrEnum):
@@ -22,9 +24,6 @@ class Kind(StrEnum):
     html = "html"
     md = "md"
     latex = "latex"
-
-
-TABLES = (".csv", ".tsv", ".parquet", ".jsonl", ".ndjson")
 
 
 @app.command()
@@ -52,11 +51,12 @@ def verdict(
 ) -> None:
     """Better, worse, equivalent, inconclusive or invalid: each arm of a sweep, or of anyone's table."""
     from analysis import verdict_show
+    from analysis.sources import is_file
     from analysis.verdict import Rules, VerdictError
     from analysis.verdict_table import Columns
 
     floor = verdict_show.floor_of(sd, sd_df)
-    if not what.endswith(TABLES):
+    if not is_file(what):
         answer, tables, sentences = verdict_show.of_sweep(ingested(home), what, floor, alpha)
     elif arm is None or value is None or baseline is None:
         raise VerdictError("a table needs --arm COLUMN, --value COLUMN and --baseline ARM")
@@ -104,27 +104,6 @@ def compare(
     print(f"A is {plans[0].name}, B is {plans[1].name}. {headline(found.rows)}")
     for line in (*map(sentence, judged(found.rows)), *found.notes, *(f"differs: {text}" for text in found.differs)):
         print(line)
-
-
-@app.command()
-def lint(
-    what: Annotated[str, typer.Argument(metavar="NAME")], as_json: JsonFlag = False, home: HomeOption = None
-) -> None:
-    """What to know before believing a sweep's numbers, each with its reason and what to do."""
-    from dataclasses import asdict
-
-    import results
-    from analysis import lint_sweep
-    from analysis.select import resolve_plan
-
-    with results.open(ingested(home)) as con:
-        found = lint_sweep.lint(con, resolve_plan(con, what))
-    if as_json:
-        print_json([asdict(finding) for finding in found])
-    for finding in () if as_json else found:
-        print(f"{finding.level}: {finding.code}: {finding.reason}\n    {finding.remedy}")
-    if not found and not as_json:
-        print("nothing to say against it")
 
 
 @app.command()

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import shutil
 from collections.abc import Iterator
 from itertools import groupby
@@ -64,7 +65,7 @@ def to_tensorboard(con: "DuckDBPyConnection", runs: list[dict[str, Any]], out: P
         raise ExportError("TensorBoard is not installed: pip install 'lab[tensorboard]'") from None
     folders = []
     for run in runs:
-        folder = out / f"{run['arm'] or 'run'}-seed{run['seed']}-{run['run_id']}".replace("/", "_")
+        folder = out / _folder_name(run)
         shutil.rmtree(folder, ignore_errors=True)
         writer = Writer(str(folder))
         for step, values in scalars(con, run["run_id"]):
@@ -73,6 +74,12 @@ def to_tensorboard(con: "DuckDBPyConnection", runs: list[dict[str, Any]], out: P
         writer.close()
         folders.append(folder)
     return folders
+
+
+def _folder_name(run: dict[str, Any]) -> str:
+    """What TensorBoard shows as the run's name: the arm as far as a file can be called so."""
+    arm = re.sub(r"[^\w.+=-]+", "_", run["arm"] or "run")[:80].strip(".")
+    return f"{arm}-seed{run['seed']}-{run['run_id']}"
 
 
 def to_wandb(con: "DuckDBPyConnection", runs: list[dict[str, Any]], out: Path, project: str) -> list[Path]:
@@ -98,8 +105,8 @@ def to_wandb(con: "DuckDBPyConnection", runs: list[dict[str, Any]], out: Path, p
             dir=str(out),
             project=project,
             id=run["run_id"],
-            name=f"{run['arm'] or 'run'} seed {run['seed']}",
-            group=run["arm"],
+            name=_folder_name(run),
+            group=(run["arm"] or "run")[:128],
             config=json.loads(run["config"]),
             settings=wandb.Settings(**quiet),
         )

@@ -11,6 +11,7 @@ import polars as pl
 from analysis import tuning
 from analysis.lint import Finding
 from analysis.stats import NoiseFloor, Sample, pooled_sd
+from analysis.tables import read_table
 from analysis.verdict import Arm, Rules, Verdict, VerdictError, judge
 
 # Columns that say which step of training a row is from, and which run; looked for where none is named.
@@ -47,16 +48,17 @@ class TableVerdict:
 def judge_table(path: Path, columns: Columns, baseline: str, rules: Rules, final: bool = False) -> TableVerdict:
     """Judge a CSV, TSV, Parquet or JSON-lines file. `final`: of each run take the row of the last step only.
 
-    Raises VerdictError for a column or an arm that is not there, OSError for a file.
+    Raises VerdictError for a column or an arm that is not there, TableError and OSError for a file.
     """
-    frame = read(path)
+    frame = read_table(path)
     known = _found(frame, columns)
+    frame = _labelled(frame, known.arm)
     if final:
         frame = _last_rows(frame, known)
-    names = frame[known.arm].cast(pl.String).unique(maintain_order=True).drop_nulls().to_list()
+    names = frame[known.arm].unique(maintain_order=True).drop_nulls().to_list()
     if baseline not in names:
         raise VerdictError(f"no arm {baseline!r} in column {known.arm!r}; {_near(baseline, names)}")
-    parts = {str(key[0]): part for key, part in frame.group_by(pl.col(known.arm).cast(pl.String), maintain_order=True)}
+    parts = {str(key[0]): part for key, part in frame.group_by(known.arm, maintain_order=True)}
     parts = {name: parts[name] for name in names}
     arms = [_published(parts[n], n, known) for n in names] if known.sd else _arms(parts, known, baseline, rules)
     arms = _with_cost(arms, parts, known, baseline, rules)
@@ -65,16 +67,12 @@ def judge_table(path: Path, columns: Columns, baseline: str, rules: Rules, final
     )
 
 
-def read(path: Path) -> pl.DataFrame:
-    """The table in a .csv, .tsv, .parquet or .jsonl file. Raises VerdictError, OSError."""
-    try:
-        if path.suffix == ".parquet":
-            return pl.read_parquet(path)
-        if path.suffix in (".jsonl", ".ndjson"):
-            return pl.read_ndjson(path, infer_schema_length=None)
-        return pl.read_csv(path, separator="\t" if path.suffix == ".tsv" else ",", infer_schema_length=None)
-    except pl.exceptions.PolarsError as error:
-        raise VerdictError(f"cannot read {path}: {error}") from None
+def _labelled(frame: pl.DataFrame, column: str) -> pl.DataFrame:
+    """The arms as text; numbers that name arms without the point that all numbers of a table are read with."""
+    arms = frame[column]
+    if arms.dtype.is_float() and arms.drop_nulls().is_finite().all() and (arms.drop_nulls() % 1 == 0).all():
+        arms = arms.cast(pl.Int64)
+    return frame.with_columns(arms.cast(pl.String))
 
 
 def _near(name: str, known: Sequence[str]) -> str:

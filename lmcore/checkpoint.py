@@ -8,6 +8,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
+import safetensors
 import safetensors.torch
 import torch
 from torch import Tensor, nn
@@ -42,7 +43,7 @@ def pack(model: nn.Module, optimizers: Optimizers, progress: Progress) -> dict[s
 def unpack(blobs: Blobs, model: nn.Module, optimizers: Optimizers) -> Progress:
     """Load `blobs` into model and optimisers in place. Raises CheckpointError when they do not fit."""
     load_weights(model, blobs["model.safetensors"])
-    moments = safetensors.torch.load(blobs["optimizer.safetensors"])
+    moments = _tensors(blobs["optimizer.safetensors"])
     for name, parameter in model.named_parameters():
         state = {key.rpartition("/")[2]: value for key, value in moments.items() if key.rpartition("/")[0] == name}
         if state:
@@ -58,7 +59,7 @@ def pack_weights(model: nn.Module) -> bytes:
 
 def load_weights(model: nn.Module, blob: bytes) -> None:
     """Copy weights in place. Raises CheckpointError naming what is missing, superfluous or of another shape."""
-    stored, own = safetensors.torch.load(blob), dict(model.named_parameters())
+    stored, own = _tensors(blob), dict(model.named_parameters())
     if stored.keys() != own.keys():
         raise CheckpointError(f"checkpoint and model differ in {sorted(stored.keys() ^ own.keys())[:5]}")
     with torch.no_grad():
@@ -80,6 +81,13 @@ def _moments(model: nn.Module, optimizers: Optimizers) -> dict[str, Tensor]:
         for key, value in state_of(optimizers, parameter).items()
         if isinstance(value, Tensor)
     }
+
+
+def _tensors(blob: bytes) -> dict[str, Tensor]:
+    try:
+        return safetensors.torch.load(blob)
+    except safetensors.SafetensorError as error:
+        raise CheckpointError(f"not a checkpoint of tensors: {error}") from None
 
 
 def _plain(tensor: Tensor) -> Tensor:

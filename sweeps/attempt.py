@@ -27,7 +27,8 @@ from sweeps.signals import StopFlag
 
 log = logging.getLogger("lab")
 
-ENDED, FAILED, NOT_CLAIMED, DISK_FULL, NO_ENVIRONMENT = 0, 1, 3, 4, 5  # exit codes of the child
+# Exit codes of the child, out of the way of those that a run which ends itself may use.
+ENDED, FAILED, NOT_CLAIMED, DISK_FULL, NO_ENVIRONMENT = 0, 1, 101, 102, 103
 CODES = {"disk": DISK_FULL, "env": NO_ENVIRONMENT}  # by kind of failure
 LOOK_EVERY_S = 0.5  # how often the loop looks for a cancel request
 

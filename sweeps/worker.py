@@ -203,8 +203,9 @@ class Worker:
         child = self.children.pop(pid)
         if code == NOT_CLAIMED:
             return
+        # Also after code 0: a run that ends the process itself has not said how it ended.
+        self._record_death(child, pid, code)
         if code != ENDED:
-            self._record_death(child, pid, code)
             without_claim = len(child.run.attempts()) <= child.after
             no_environment = code == NO_ENVIRONMENT and not self.host.worked
             self.obstructed = self.obstructed or code == DISK_FULL or without_claim or no_environment
@@ -215,12 +216,13 @@ class Worker:
             self.host.saw(failed=True)
 
     def _record_death(self, child: Child, pid: int, code: int) -> None:
-        """Write the exit that the child could not.
+        """Write the exit that the child could not, or did not.
 
         A child that was killed (9, 15) stays without an exit: it is LOST, and taken up again while it makes progress;
         unless the kernel did it for want of memory, which would only happen again.
         """
-        log.error("run %s ended with code %d", child.run.run_id, code)
+        if code != ENDED:
+            log.error("run %s ended with code %d", child.run.run_id, code)
         mine = [a for a in child.run.attempts() if (a.claim or {}).get("pid") == pid and a.exit is None]
         out_of_memory = code == -signal.SIGKILL and oom_kills() > child.oom_kills
         if not mine or code == DISK_FULL:

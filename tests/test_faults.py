@@ -323,7 +323,7 @@ def test_queued_work_runs_the_code_it_was_started_with(user: User, sweep_file: P
     for room in ("lmcore", "results", "sweeps", "analysis", "experiments"):
         shutil.copytree(Path(__file__).parents[1] / room, copy / room, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(Path(__file__).parents[1] / "cli.py", copy / "cli.py")
-    user.environment |= {"PYTHONPATH": str(copy)}
+    user.environment |= {"PYTHONPATH": str(copy), "PYTHONSAFEPATH": "1"}  # safe: not the current folder first
     launcher = user.start("sweep", str(sweep_file), "--scale", "medium", "--yes", "-j", "1")
     wait_until(user.worker_pids, "a worker")
     (copy / "lmcore" / "train.py").write_text("raise RuntimeError('edited while jobs waited')\n")

@@ -100,12 +100,13 @@ class Cluster:
         self.set(nodes={}, kill_wait=0.0)
         for task in self.tasks():
             if task["running"]:
-                self._run("scancel", "--signal=KILL", "--full", task["id"])
+                self.command("scancel", "--signal=KILL", "--full", task["id"])
         end = time.monotonic() + 10
         while any(task["running"] for task in self.tasks()) and time.monotonic() < end:
             time.sleep(0.05)
         self.kill_controller()
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    def _run(self, name: str, *arguments: str) -> None:
+    def command(self, name: str, *arguments: str) -> None:
+        """Call one of the commands as the user would."""
         subprocess.run([str(self.folder / "bin" / name), *arguments], check=False, capture_output=True)

@@ -26,7 +26,11 @@ def srun(arguments: list[str]) -> None:
     os.setpgid(0, 0)
     (place / f"step.{os.getpid()}").write_text(str(os.getpid()))
     os.environ.update(SLURM_PROCID="0", SLURM_LOCALID="0", SLURM_NODEID="0")
-    os.execvp(arguments[0], arguments)
+    try:
+        os.execvp(arguments[0], arguments)
+    except OSError as error:
+        print(f"slurmstepd: error: execve(): {arguments[0]}: {error.strerror}", file=sys.stderr)
+        sys.exit(2)
 
 
 def ask(folder: Path, name: str, arguments: list[str]) -> int:

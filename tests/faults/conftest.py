@@ -25,6 +25,13 @@ def sweep():
 MakeSweep = Callable[..., Path]
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Everything here takes processes and patience."""
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker("slow")
+
+
 @pytest.fixture
 def make_sweep(tmp_path: Path, text_file: Path) -> MakeSweep:
     """Write a sweep file: tiny runs of `steps` steps; `arms` is Python source."""

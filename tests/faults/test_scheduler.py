@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import time
 from pathlib import Path
@@ -12,6 +13,8 @@ import pytest
 from tests.fake_slurm import Cluster
 from tests.faults.conftest import ON_SLURM, MakeSweep
 from tests.user import User, wait_until
+
+pytestmark = pytest.mark.slow
 
 LONG = {"steps": 2_000_000, "save_every": 2000}
 NO_CLASH = "SELECT run_id, step, count(*) AS n FROM train GROUP BY ALL HAVING n <> 1"
@@ -103,7 +106,7 @@ def test_held_jobs_are_named_with_the_command_that_releases_them(
         assert "scontrol release 1" in user.lab("sweep", str(make_sweep(seeds=2)), *ON_SLURM, "--no-wait").stderr
     assert len(cluster.calls("sbatch")) == 1
     cluster.set(failing_launches=[])
-    os.system(f"{cluster.folder}/bin/scontrol release 1")
+    cluster.command("scontrol", "release", "1")
     wait_until(lambda: user.states("tiny") == ["DONE"] * 2, "released jobs to finish", 60)
 
 
@@ -141,7 +144,8 @@ def test_a_host_on_which_runs_fail_hands_them_to_the_others(
 ) -> None:
     """The worker starts on n7 and every run dies there; on n1 the same runs are fine."""
     broken = "import socket\nif socket.gethostname() == 'n7':\n    raise RuntimeError('no device on n7')\n"
-    user.environment["PYTHONPATH"] = str(copy_of_source(tmp_path, "lmcore/data.py", broken))
+    source = copy_of_source(tmp_path, "lmcore/data.py", broken)
+    user.environment |= {"PYTHONPATH": str(source), "PYTHONSAFEPATH": "1"}
     cluster.set(nodes={"n7": 1, "n1": 1})
     path = make_sweep(seeds=8, steps=3000)
     user.lab("sweep", str(path), *ON_SLURM, "-j", "2", code=None)
@@ -221,10 +225,7 @@ def newest_step(user: User) -> int:
     return max(int(p.parent.name.partition("_")[2]) for p in user.home.glob("runs/*/checkpoints/step_*/manifest.json"))
 
 
-@pytest.mark.slow
-def test_six_preemptions_with_progress_are_fine_three_without_are_not(
-    user: User, cluster: Cluster, make_sweep: MakeSweep
-) -> None:
+def test_six_preemptions_with_progress_are_fine(user: User, cluster: Cluster, make_sweep: MakeSweep) -> None:
     running(user, cluster, make_sweep(**LONG))
     for attempt in range(2, 8):
         before = newest_step(user)
@@ -232,22 +233,22 @@ def test_six_preemptions_with_progress_are_fine_three_without_are_not(
         cluster.order(preempt=["1"], grace=5)
         found = f"runs/*/attempts/{attempt:04d}/start.json"
         wait_until(lambda: list(user.home.glob(found)), "the next attempt", 60)  # noqa: B023
-    assert runs_of(user)[0]["state"] in ("RUNNING", "UNKNOWN", "PREEMPTED")
-    user.lab("cancel", "tiny")
-    wait_until(lambda: not user.worker_pids(), "the worker to leave", 20)
-    other = make_sweep("still", steps=2_000_000, save_every=10**9)
-    user.lab("sweep", str(other), *ON_SLURM, "-j", "1", "--no-wait")
-    job = cluster.tasks()[-1]["id"]
-    home = user.home / "runs"
-    run = json.loads(next(user.home.glob("sweeps/still/*/plan.json")).read_text())["runs"][0]["run_id"]
+    assert runs_of(user)[0]["state"] in ("RUNNING", "PREEMPTED")
+
+
+def test_three_deaths_without_progress_are_a_failure_with_a_name(
+    user: User, cluster: Cluster, make_sweep: MakeSweep
+) -> None:
+    user.lab("sweep", str(make_sweep(steps=2_000_000, save_every=10**9)), *ON_SLURM, "-j", "1", "--no-wait")
     for attempt in range(1, 4):
-        wait_until(lambda: (home / run / "attempts" / f"{attempt:04d}" / "start.json").exists(), "an attempt", 60)  # noqa: B023
+        found = f"runs/*/attempts/{attempt:04d}/start.json"
+        wait_until(lambda: list(user.home.glob(found)), "an attempt", 60)  # noqa: B023
         for pid in user.worker_pids():
             os.kill(pid, signal.SIGKILL)
-        wait_until(lambda: not next(t for t in cluster.tasks() if t["id"] == job)["running"], "its end", 20)
-        os.system(f"{cluster.folder}/bin/scontrol requeue {job}")
-    wait_until(lambda: user.json("status", "still")["runs"][0]["state"] == "FAILED", "it to be given up", 60)
-    assert user.json("status", "still")["runs"][0]["kind"] == "no_progress"
+        wait_until(lambda: not cluster.tasks()[0]["running"], "its end", 20)
+        cluster.command("scontrol", "requeue", "1")
+    wait_until(lambda: runs_of(user)[0]["state"] == "FAILED", "it to be given up", 60)
+    assert runs_of(user)[0]["kind"] == "no_progress"
 
 
 def test_the_controller_restarts_and_the_sweep_does_not_notice(
@@ -280,7 +281,7 @@ def test_jobs_run_the_code_they_were_submitted_with(
 ) -> None:
     cluster.set(nodes={})
     source = copy_of_source(tmp_path, "lmcore/data.py", "pass")
-    user.environment["PYTHONPATH"] = str(source)
+    user.environment |= {"PYTHONPATH": str(source), "PYTHONSAFEPATH": "1"}
     user.lab("sweep", str(make_sweep(seeds=2)), *ON_SLURM, "--no-wait")
     assert set(user.states("tiny")) == {"QUEUED"}
     (source / "lmcore" / "train.py").write_text("raise RuntimeError('edited while jobs waited')\n")
@@ -296,3 +297,30 @@ def test_a_terminal_that_closes_ends_nothing(user: User, cluster: Cluster, make_
     os.killpg(launcher.pid, signal.SIGHUP)
     launcher.wait(timeout=30)
     wait_until(lambda: user.states("tiny") == ["DONE"] * 4, "all runs to finish by themselves", 90)
+
+
+def test_a_python_that_is_gone_is_named_and_not_tried_again_by_itself(
+    user: User, cluster: Cluster, make_sweep: MakeSweep
+) -> None:
+    """The interpreter that was there at submission is missing when jobs start."""
+    cluster.set(nodes={})
+    command = ["sweep", str(make_sweep(seeds=4)), *ON_SLURM, "-j", "2"]
+    user.lab(*command, "--no-wait")
+    script = next(user.home.glob("sweeps/*/*/jobs/*_submission.sh"))
+    state = json.loads((cluster.folder / "state.json").read_text())
+    assert "-m submitit" in script.read_text()
+    cluster.kill_controller()
+    state["jobs"][0]["script"] = re.sub(
+        r"\S+ -u -m submitit", "/gone/bin/python -u -m submitit", state["jobs"][0]["script"]
+    )
+    (cluster.folder / "state.json").write_text(json.dumps(state))
+    cluster.start()
+    cluster.set(nodes={"n1": 2})
+    wait_until(lambda: [t["state"] for t in cluster.tasks()] == ["FAILED"] * 2, "both jobs to fail")
+    told = user.json("failures", "tiny")
+    assert [(group["kind"], len(group["runs"])) for group in told["groups"]] == [("env", 2)]
+    assert "/gone/bin/python" in told["groups"][0]["error"]
+    assert user.states("tiny") == ["PLANNED"] * 4
+    assert len(cluster.calls("sbatch")) == 1
+    user.lab(*command)
+    assert user.states("tiny") == ["DONE"] * 4

@@ -1,13 +1,17 @@
 """`lab sweep --cluster slurm` on a real scheduler: same runs, same numbers, and the scheduler's ways to interrupt."""
 
+import os
 import shutil
+import signal
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.slurm import cluster
 from tests.user import User, wait_until
 
 pytestmark = pytest.mark.slurm
@@ -109,7 +113,7 @@ def test_queued_jobs_run_the_code_they_were_submitted_with(user: User, place: Pa
     for room in ("lmcore", "results", "sweeps", "analysis", "experiments"):
         shutil.copytree(root / room, copy / room, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(root / "cli.py", copy / "cli.py")
-    user.environment |= {"PYTHONPATH": str(copy)}
+    user.environment |= {"PYTHONPATH": str(copy), "PYTHONSAFEPATH": "1"}  # safe: not the current folder first
     urgent = occupy_the_node(place)
     try:
         wait_until(lambda: _state(urgent) == "RUNNING", "the node to be occupied", 30)
@@ -176,3 +180,55 @@ def test_status_and_cancel_know_the_queue(user: User, place: Path, sweep_file: P
 
 def _queued(name: str) -> str:
     return subprocess.run(["squeue", "--noheader", "--name", name], capture_output=True, text=True).stdout.strip()
+
+
+def test_a_controller_that_restarts_mid_sweep_disturbs_nothing(user: User, sweep_file: Path) -> None:
+    sweep = ["sweep", str(sweep_file), "--scale", "medium", "--set", "train.steps=3000", *ON_SLURM]
+    launcher = user.start(*sweep)
+    wait_until(user.checkpoints, "a checkpoint")
+    pid = cluster.pid_of("slurmctld")
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: cluster.pid_of("slurmctld") is None, "the controller to be gone", 20)
+    assert set(user.states("width")) <= {"RUNNING", "UNKNOWN", "DONE", "PLANNED"}
+    cluster.spawn("slurmctld", "-f", str(cluster.conf_path()))
+    assert launcher.wait(timeout=180) == 0
+    assert user.states("width") == ["DONE"] * 4
+    assert set(user.attempts().values()) == {1}
+
+
+def test_scancel_saves_and_a_new_call_goes_on(user: User, sweep_file: Path) -> None:
+    sweep = ["sweep", str(sweep_file), "--scale", "long", *ON_SLURM, "--no-wait"]
+    user.lab(*sweep)
+    wait_until(user.checkpoints, "a checkpoint")
+    subprocess.run(["scancel", "--name", next(user.home.glob("sweeps/*/*/submissions/*.json")).stem], check=True)
+    wait_until(lambda: not user.worker_pids(), "the workers to save and leave", 40)
+    assert set(user.states("width")) == {"PREEMPTED"}
+    user.lab(*sweep)
+    wait_until(lambda: list(user.home.glob("runs/*/attempts/0002/start.json")), "second attempts", 60)
+    user.lab("cancel", "width")
+    wait_until(lambda: not user.worker_pids(), "both runs to save and stop", 40)
+
+
+@pytest.mark.slow
+def test_a_node_that_is_set_down_requeues_and_the_sweep_goes_on_when_it_is_back(user: User, sweep_file: Path) -> None:
+    user.lab("sweep", str(sweep_file), "--scale", "long", *ON_SLURM, "--no-wait")
+    wait_until(user.checkpoints, "a checkpoint")
+    node = ["scontrol", "update", "nodename=lab-node"]
+    subprocess.run([*node, "state=down", "reason=test"], check=True)
+
+    def gone_on() -> bool:
+        # Refused where slurmd has reported back already; needed again where SLURM drained it for a "Duplicate jobid".
+        subprocess.run([*node, "state=resume"], capture_output=True)
+        return bool(list(user.home.glob("runs/*/attempts/0002/start.json")))
+
+    try:
+        wait_until(lambda: not user.worker_pids(), "the jobs to save and end", 60)
+        assert not {"RUNNING", "DONE"} & set(user.states("width"))
+        time.sleep(5)  # until slurmd, too, has forgotten them
+    finally:
+        wait_until(
+            gone_on, "the requeued jobs", 240, every=1
+        )  # SLURM itself may put off a second requeue by two minutes
+    user.lab("cancel", "width")
+    wait_until(lambda: not user.worker_pids(), "both runs to save and stop", 40)

@@ -1,0 +1,169 @@
+"""Everything `lab lr` says: per configuration the best learning rate and the sensitivity, and the law between them."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from analysis.ladder import Columns, Rules, parts_of
+from analysis.lint import Finding
+from analysis.lr import LrError, LrOptimum, Sensitivity, optimum, sensitivity
+from analysis.lr_law import Law, law
+from analysis.tables import TableError, column, numbers, where
+
+FEATURES = ("width", "n", "d")
+UNEVEN = 0.25  # relative spread of the steps in log LR above which the mean over rates is no integral
+MOST = 200
+FEWEST_RATES = 3
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Loss against learning rate of one configuration. `rows` has lr and loss (NaN: diverged), as they came."""
+
+    name: dict[str, str]
+    features: dict[str, float]
+    rows: pl.DataFrame
+    initial_loss: float | None
+    best: LrOptimum | None
+    sensitivity: Sensitivity | None
+    diverged: int
+
+    def record(self) -> dict[str, Any]:
+        """For --json."""
+        found: dict[str, Any] = {"group": self.name, **self.features, "rows": len(self.rows), "diverged": self.diverged}
+        found |= asdict(self.best) if self.best else dict.fromkeys(LrOptimum.__dataclass_fields__)
+        return found | {
+            "initial_loss": self.initial_loss,
+            "sensitivity": self.sensitivity.value if self.sensitivity else None,
+            "sensitivity_integral": self.sensitivity.integral if self.sensitivity else None,
+        }
+
+
+@dataclass(frozen=True)
+class LrAnswer:
+    """Curves of all configurations, the law if sizes vary, findings."""
+
+    curves: list[Curve]
+    law: Law | None
+    findings: list[Finding]
+
+    def record(self) -> dict[str, Any]:
+        """For --json: with one configuration its optimum is at the top as well."""
+        one = self.curves[0].record() if len(self.curves) == 1 else {}
+        return one | {
+            "configurations": [curve.record() for curve in self.curves],
+            "law": asdict(self.law) if self.law else None,
+            "lint": [asdict(found) for found in self.findings],
+        }
+
+
+def answer_lr(
+    frame: pl.DataFrame, columns: Columns, rules: Rules, by: Sequence[str] = (), initial: str | None = None
+) -> LrAnswer:
+    """Group the rows by `by` and by width, N, D where named; `initial` is a loss in nats or a column of them."""
+    frame = where(frame, rules.where) if rules.where else frame
+    parts, _, findings = parts_of(frame, columns, guess=("lr", "loss"))
+    if "lr" not in parts:
+        raise TableError(f"which column is the learning rate? Say --lr COLUMN; there are {', '.join(frame.columns)}")
+    groups = [column(frame, name, "--group") for name in by]
+    rows = pl.DataFrame({name: parts[name].alias(name) for name in ("lr", "loss", *FEATURES) if name in parts})
+    rows = rows.with_columns(frame[name].cast(pl.String).alias(f"by {name}") for name in groups)
+    rows = rows.with_columns(_initial(frame, initial))
+    good = (rows["lr"].is_finite() & (rows["lr"] > 0) & rows["loss"].is_not_null()).fill_null(False)
+    if not good.any():
+        raise TableError("no row has a positive learning rate and a loss")
+    if not good.all():
+        reason = f"{int((~good).sum())} rows without a positive learning rate or without a loss are left out."
+        findings.append(
+            Finding("rows_left_out", "note", reason, "A run that diverged should say so: NaN, or 'diverged'.")
+        )
+    keys = [name for name in rows.columns if name in FEATURES or name.startswith("by ")]
+    curves = [_curve(dict(zip(keys, key, strict=True)), mine) for key, mine in _groups(rows.filter(good), keys)]
+    found = _law(curves, findings)
+    return LrAnswer(curves, found, [*findings, *_findings(curves)])
+
+
+def _initial(frame: pl.DataFrame, initial: str | None) -> pl.Series:
+    if initial is None:
+        return pl.Series("initial", [None] * len(frame), dtype=pl.Float64)
+    try:
+        value = float(initial)
+    except ValueError:
+        return numbers(frame, column(frame, initial, "--initial-loss"), "--initial-loss").alias("initial")
+    if not (np.isfinite(value) and value > 0):
+        raise TableError(f"--initial-loss {initial}: a positive number of nats, such as the log of the vocabulary size")
+    return pl.Series("initial", [value] * len(frame), dtype=pl.Float64)
+
+
+def _groups(rows: pl.DataFrame, keys: list[str]) -> list[tuple[tuple[Any, ...], pl.DataFrame]]:
+    if not keys:
+        return [((), rows)]
+    found = [(key, mine) for key, mine in rows.group_by(keys, maintain_order=True)]
+    if len(found) > MOST:
+        raise TableError(f"these columns make {len(found)} configurations; {MOST} are the most")
+    return found
+
+
+def _curve(key: dict[str, Any], rows: pl.DataFrame) -> Curve:
+    features = {name: float(value) for name, value in key.items() if name in FEATURES and value is not None}
+    name = {k.removeprefix("by "): str(v) for k, v in key.items() if k.startswith("by ")}
+    initial = rows["initial"].median()
+    start = float(initial) if isinstance(initial, int | float) else None
+    lrs, losses = rows["lr"].to_list(), rows["loss"].to_list()
+    bad = [not np.isfinite(y) or (start is not None and y >= start) for y in losses]
+    try:
+        best = optimum(lrs, losses, start)
+    except LrError:
+        best = None
+    try:
+        cost = sensitivity(lrs, losses, start)
+    except LrError:
+        cost = None
+    return Curve(name, features, rows, start, best, cost, sum(bad))
+
+
+def _law(curves: list[Curve], findings: list[Finding]) -> Law | None:
+    known = [curve for curve in curves if curve.best and curve.best.interior]
+    names = [n for n in FEATURES if curves[0].features.get(n) and len({c.features.get(n) for c in known}) > 1]
+    if not names:
+        return None
+    lrs = np.array([curve.best.lr for curve in known if curve.best])
+    sds = [curve.best.sd_log for curve in known if curve.best]
+    features = {name: np.array([curve.features[name] for curve in known]) for name in names}
+    try:
+        return law(features, lrs, np.array(sds, dtype=float) if all(sds) else None)
+    except LrError as error:
+        remedy = "Add configurations in which they vary on their own."
+        findings.append(Finding("no_law", "warning", f"No law of the best LR: {error}.", remedy))
+        return None
+
+
+def _findings(curves: list[Curve]) -> list[Finding]:
+    few = [c for c in curves if c.rows["lr"].n_unique() < FEWEST_RATES]
+    edge = [c for c in curves if c.best and not c.best.interior and c not in few]
+    none = [c for c in curves if c.best is None and c not in few]
+    wide = [c for c in curves if c.best and c.best.interior and (c.best.low is None or c.best.high is None)]
+    blind = [c for c in curves if c.sensitivity is None]
+    uneven = [c for c in curves if c.sensitivity and _is_uneven(c)]
+    kinds = (
+        ("lr_at_edge", edge, "the optimum is at the edge of the grid", "Extend the grid past the lowest loss."),
+        ("few_rates", few, "fewer than three learning rates", "A parabola takes three rates; five are better."),
+        ("no_optimum", none, "fewer than two rates ended below the initial loss", "Try lower learning rates."),
+        ("lr_not_bounded", wide, "no bounded interval for the optimum", "Add rates near the minimum, or seeds."),
+        ("initial_loss_missing", blind, "diverged runs and no initial loss to clip them at", "Say --initial-loss."),
+        ("uneven_grid", uneven, "rates are unevenly spaced in log", "Quote sensitivity_integral, not the mean."),
+    )
+    total = len(curves)
+    return [
+        Finding(code, "warning", f"{len(hit)} of {total} configurations: {reason}.", remedy)
+        for code, hit, reason, remedy in kinds
+        if hit
+    ]
+
+
+def _is_uneven(curve: Curve) -> bool:
+    steps = np.diff(np.unique(np.round(np.log(curve.rows["lr"].to_numpy()), 6)))
+    return len(steps) > 1 and float(np.ptp(steps)) > UNEVEN * float(np.median(steps))

@@ -1,0 +1,121 @@
+"""Tables for the terminal: isoFLOP profiles, a multiverse, learning rates."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from analysis.print_fit import interval, number, print_findings, print_table
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from analysis.answer_isoflop import Group
+    from analysis.answer_lr import LrAnswer
+    from analysis.multiverse import Universe
+
+
+def print_isoflop(console: "Console", groups: "Sequence[Group]") -> None:
+    """Per group its optima, then the exponents of all groups, then what the targets get."""
+    records = [group.record() for group in groups]
+    if len(groups) == 1:
+        _print_budgets(console, records[0])
+    rows = []
+    for record in records:
+        for method, found in record["exponents"].items():
+            ends = [interval(found[f"{key}_ci"]) for key in "ab"] if found else ["", ""]
+            numbers = (
+                [number(found["a"]), ends[0], number(found["b"]), ends[1], str(found["budgets"])]
+                if found
+                else ["–"] * 5
+            )
+            rows.append([*record["group"].values(), method, *numbers])
+    names = list(records[0]["group"])
+    print_table(console, [*names, "method", "a", "95 %", "b", "95 %", "budgets"], rows, "N* ∝ C^a, D* ∝ C^b")
+    _print_targets(console, records)
+    for group in groups:
+        if group.name:
+            console.print(", ".join(f"{key}={value}" for key, value in group.name.items()))
+        print_findings(console, group.findings)
+
+
+def _print_budgets(console: "Console", record: dict[str, Any]) -> None:
+    methods = [m for m in ("parabola", "akima", "surface", "points") if m in record["budgets"][0]]
+    rows = []
+    for budget in record["budgets"]:
+        cells = [
+            "–" if budget[m] is None else number(budget[m]["n"]) + ("" if budget[m]["interior"] else " (edge)")
+            for m in methods
+        ]
+        rows.append([number(budget["flops"]), str(budget["sizes"]), *cells])
+    print_table(console, ["budget (FLOPs)", "sizes", *(f"N*, {m}" for m in methods)], rows)
+
+
+def _print_targets(console: "Console", records: list[dict[str, Any]]) -> None:
+    rows = []
+    for record in records:
+        for target, bias in zip(
+            record["targets"], record["parabola_bias"] or [None] * len(record["targets"]), strict=True
+        ):
+            for method, found in target.items():
+                if method == "flops":
+                    continue
+                error = ""
+                if method == "parabola" and bias and bias["d_error_pct"] is not None:
+                    error = f"{bias['n_error_pct']:+.4f} / {bias['d_error_pct']:+.4f}"
+                cells = [f"{number(found[key])} {interval(found[f'{key}_ci'])}" for key in ("n", "d")]
+                rows.append([*record["group"].values(), number(target["flops"]), method, *cells, error])
+    header = [*records[0]["group"], "FLOPs", "method", "N*", "D*", "bias of parabolas, N / D %"]
+    print_table(
+        console, header, rows, "extrapolated to a budget; bias: noise-free on these grids, from the fitted surface"
+    )
+
+
+def print_multiverse(
+    console: "Console", summaries: dict[str, dict[str, Any]], found: "Sequence[Universe]", target: float
+) -> None:
+    """The spread of each quantity, and its median under each option."""
+    failed = [universe for universe in found if not universe.values]
+    console.print(
+        f"{len(found)} specifications" + (f", {len(failed)} without a fit ({failed[0].reason})" if failed else "")
+    )
+    rows = []
+    for name, s in summaries.items():
+        share = "" if s["inside_reference_ci"] is None else f"{s['inside_reference_ci']:.0%}"
+        numbers = [number(s[key]) for key in ("lowest", "median", "highest")]
+        rows.append([name, number(s["reference"]), interval(s["reference_ci"]), *numbers, share])
+    header = ("quantity", "reference", "95 %", "lowest", "median", "highest", "inside that interval")
+    print_table(console, header, rows, f"n, d_per_n and loss at {target:.3g} FLOPs")
+    names = [name for name in ("a", "alpha", "beta", "E") if name in summaries]
+    options = summaries[names[0]]["by_choice"]
+    rows = [
+        [axis, option, *(number(summaries[name]["by_choice"][axis][option]) for name in names)]
+        for axis, some in options.items()
+        for option in some
+    ]
+    print_table(console, ["choice", "option", *names], rows, "median under each option")
+
+
+def print_lr(console: "Console", answer: "LrAnswer") -> None:
+    """A row per configuration, the law, the findings."""
+    record = answer.record()
+    first = record["configurations"][0]
+    keys = [name for name in ("width", "n", "d") if name in first]
+    rows = []
+    for c in record["configurations"]:
+        best = [number(c["lr"]), interval([c["low"], c["high"]]) if c["low"] or c["high"] else "–"]
+        flag = "" if c["interior"] else "edge" if c["lr"] else "none"
+        counts = [f"{c['rows']}" + (f" ({c['diverged']} diverged)" if c["diverged"] else "")]
+        rows.append(
+            [*c["group"].values(), *(number(c.get(k)) for k in keys), *best, flag, number(c["sensitivity"]), *counts]
+        )
+    header = [*first["group"], *keys, "best LR", "95 %", "", "LR sensitivity", "runs"]
+    print_table(console, header, rows)
+    if answer.law:
+        found = answer.law
+        parts = " ".join(f"{name}^{p:.3f}" for name, p in found.exponents.items())
+        console.print(f"LR* = {found.constant:.4g} {parts}")
+        rows = [
+            [name, number(p), interval(found.student[name]), interval(found.ci[name])]
+            for name, p in found.exponents.items()
+        ]
+        print_table(console, ("exponent of", "value", "95 % Student", "95 % bootstrap"), rows)
+    print_findings(console, answer.findings)

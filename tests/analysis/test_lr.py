@@ -1,0 +1,145 @@
+"""The best learning rate: known optima under noise and cliffs, coverage, sensitivity, laws."""
+
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+
+from analysis.answer_lr import answer_lr
+from analysis.ladder import Columns, Rules
+from analysis.lr import LrError, optimum, sensitivity
+from analysis.lr_law import law
+from analysis.tables import TableError
+
+BEST = 3e-3
+
+
+def losses(lrs: Any, best: float = BEST, cliff: float | None = None, beyond: float = np.nan) -> Any:
+    """A parabola in log LR; from `cliff` times the best LR upward the runs end at `beyond`."""
+    x = np.log(np.asarray(lrs) / best)
+    found = 3 + 0.08 * x**2
+    return found if cliff is None else np.where(x > np.log(cliff), beyond, found)
+
+
+def test_a_parabola_gives_its_optimum_back() -> None:
+    lrs = np.geomspace(3e-4, 3e-2, 7)
+    found = optimum(lrs, losses(lrs, 2.2e-3))
+    assert found.lr == pytest.approx(2.2e-3, rel=1e-6)
+    assert found.loss == pytest.approx(3)
+    assert found.curvature == pytest.approx(0.16)
+    assert found.interior
+
+
+@pytest.mark.parametrize("seeds", [1, 3])
+def test_the_interval_covers_the_truth(seeds: int) -> None:
+    generator, hits, tries = np.random.default_rng(0), 0, 600
+    for _ in range(tries):
+        best = BEST * np.exp(generator.uniform(-0.5, 0.5))
+        lrs = np.repeat(np.geomspace(3e-4, 3e-2, 9), seeds)
+        found = optimum(lrs, losses(lrs, best) + generator.normal(0, 0.01, len(lrs)), 10.0)
+        low, high = found.low or 0.0, found.high or np.inf
+        hits += low <= best <= high
+    assert hits / tries == pytest.approx(0.95, abs=0.025)
+
+
+@pytest.mark.parametrize("beyond", [np.nan, 6.0, 11.0])
+def test_a_cliff_on_the_right_does_not_move_the_optimum(beyond: float) -> None:
+    generator, near, tries = np.random.default_rng(1), 0, 200
+    for _ in range(tries):
+        best = BEST * np.exp(generator.uniform(-0.5, 0.5))
+        lrs = np.exp(generator.uniform(np.log(2e-4), np.log(4e-2), 16))
+        found = optimum(lrs, losses(lrs, best, 2.5, beyond) + generator.normal(0, 0.005, 16), 10.0)
+        near += abs(np.log(found.lr / best)) < np.log(1.3)
+    assert near / tries > 0.93
+
+
+def test_an_optimum_at_the_edge_is_not_interior() -> None:
+    lrs = np.geomspace(1e-5, 1e-4, 6)
+    found = optimum(lrs, losses(lrs))
+    assert not found.interior
+    assert found.lr == pytest.approx(1e-4)
+    cliff = optimum(np.geomspace(1e-4, 3e-2, 9), losses(np.geomspace(1e-4, 3e-2, 9), cliff=1.01), 10.0)
+    assert cliff.at_cliff
+
+
+def test_three_rates_give_an_optimum_without_an_interval() -> None:
+    found = optimum([1e-3, 3e-3, 9e-3], losses([1e-3, 3e-3, 9e-3]))
+    assert found.lr == pytest.approx(BEST)
+    assert (found.low, found.high, found.sd_log) == (None, None, None)
+
+
+@pytest.mark.parametrize(
+    ("lrs", "values"), [([1e-3], [3.0]), ([1e-3, 2e-3], [np.nan, 3.0]), ([-1.0, 1.0], [3.0, 3.0]), ([1.0], [1.0, 2.0])]
+)
+def test_what_says_nothing_about_an_optimum_is_refused(lrs: list[float], values: list[float]) -> None:
+    with pytest.raises(LrError), np.errstate(invalid="ignore"):
+        optimum(lrs, values)
+
+
+def test_sensitivity_is_the_mean_rise_with_divergence_clipped() -> None:
+    lrs, values = [1e-4, 1e-3, 1e-2, 1e-1], [3.5, 3.0, 3.2, float("nan")]
+    found = sensitivity(lrs, values, initial_loss=8.0)
+    assert found.value == pytest.approx((0.5 + 0 + 0.2 + 5.0) / 4)
+    assert found.integral == pytest.approx((0.25 + 0.1 + 2.6) / 3)
+    assert found.clipped == 1
+    assert sensitivity([1e-3, 1e-2], [3.0, 9.0], 8.0).value == pytest.approx(2.5)
+    with pytest.raises(LrError, match="--initial-loss"):
+        sensitivity(lrs, values)
+
+
+def test_a_law_gives_its_exponents_back_and_its_interval_covers() -> None:
+    generator = np.random.default_rng(0)
+    width, d = 10 ** generator.uniform(2, 4, 24), 10 ** generator.uniform(8, 11, 24)
+    truth = 0.3 * width**-0.9 * (d / 1e9) ** -0.1
+    exact = law({"width": width, "d": d, "n": np.full(24, 1e8)}, truth)
+    assert exact.exponents == pytest.approx({"width": -0.9, "d": -0.1})
+    assert exact.at({"width": 512, "d": 1e9}) == pytest.approx(0.3 * 512**-0.9)
+    hits = {"student": 0, "bootstrap": 0}
+    for _ in range(60):
+        found = law({"width": width}, 0.3 * width**-0.9 * np.exp(generator.normal(0, 0.2, 24)))
+        for kind, ends in (("student", found.student["width"]), ("bootstrap", found.ci["width"])):
+            hits[kind] += bool(ends and ends[0] <= -0.9 <= ends[1])
+    assert min(hits.values()) >= 50
+
+
+def test_features_that_move_together_give_no_law() -> None:
+    width = np.array([1.0, 2.0, 4.0, 8.0])
+    with pytest.raises(LrError, match="vary together"):
+        law({"width": width, "n": width**2}, 1 / width)
+    with pytest.raises(LrError, match="does not vary"):
+        law({"width": np.ones(3)}, np.ones(3))
+
+
+def sweep(initial: bool = True) -> pl.DataFrame:
+    generator, rows = np.random.default_rng(2), []
+    for width in (64, 128, 256, 512):
+        for lr in np.geomspace(1e-4, 1e-1, 10):
+            for seed in range(3):
+                x = np.log(lr * width / 0.3)
+                loss = 3 + 0.06 * x**2 + generator.normal(0, 0.01)
+                rows.append((float(width), float(lr), float(seed), loss if x < 2 else float("nan"), 5.5))
+    return pl.DataFrame(rows, schema=["width", "lr", "seed", "loss", "start"], orient="row")
+
+
+def test_a_table_gives_a_curve_per_width_and_their_law() -> None:
+    found = answer_lr(sweep(), Columns(width="width"), Rules(), initial="start")
+    record = found.record()
+    for c in record["configurations"]:
+        assert c["low"] <= c["lr"] <= c["high"]
+        assert c["lr"] == pytest.approx(0.3 / c["width"], rel=0.1)
+        assert c["sensitivity"] > 0.3
+        assert c["interior"]
+    assert record["law"]["exponents"]["width"] == pytest.approx(-1, abs=0.05)
+    assert "initial_loss_missing" in [f.code for f in answer_lr(sweep(), Columns(), Rules()).findings]
+
+
+def test_tables_that_say_nothing_about_rates_are_refused() -> None:
+    with pytest.raises(TableError, match="--lr"):
+        answer_lr(pl.DataFrame({"x": [1.0], "loss": [1.0]}), Columns(), Rules())
+    with pytest.raises(TableError, match="initial-loss"):
+        answer_lr(sweep(), Columns(), Rules(), initial="-2")
+    diverged = answer_lr(sweep().with_columns(loss=pl.lit(float("nan"))), Columns(), Rules(), initial="5")
+    assert "no_optimum" in [f.code for f in diverged.findings]
+    single = answer_lr(sweep().filter(pl.col("lr") < 2e-4), Columns(), Rules())
+    assert [f.code for f in single.findings] == ["few_rates"]

@@ -1,0 +1,238 @@
+"""Faults on one machine: failures told as such, broken environments, full memory, many launchers, packed devices."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.faults.conftest import MakeSweep
+from tests.user import User, wait_until
+
+pytestmark = pytest.mark.slow
+
+CLASHES = "SELECT run_id, step, count(*) AS n FROM train GROUP BY ALL HAVING n <> 1"
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def user(tmp_path: Path) -> Iterator[User]:
+    someone = User(tmp_path / "home")
+    yield someone
+    someone.kill_workers()
+
+
+def with_code(tmp_path: Path, user: User, before_training: str) -> None:
+    """This user's installation runs these lines whenever a run loads its data; `config` is not known there."""
+    copy = tmp_path / "source"
+    for room in ("lmcore", "results", "sweeps", "analysis", "experiments"):
+        shutil.copytree(ROOT / room, copy / room, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "cli.py", copy / "cli.py")
+    path = copy / "sweeps" / "attempt.py"
+    text = path.read_text()
+    mark = "    config = read_config(spec)\n"
+    assert text.count(mark) == 1
+    lines = "".join(f"    {line}\n" for line in before_training.splitlines())
+    path.write_text(text.replace(mark, mark + lines))
+    user.environment |= {"PYTHONPATH": str(copy), "PYTHONSAFEPATH": "1"}  # safe: not the current folder first
+
+
+ENDINGS = {
+    "raises": ("raise RuntimeError('no luck at step 17')", "code"),
+    "exits with 3": ("os._exit(3)", "code"),
+    "exits with 0": ("import sys; sys.exit(0)", "code"),
+    "crashes": ("os.abort()", "code"),
+    "needs too much": ("bytearray(1 << 60)", "oom"),
+    "lacks a package": ("import a_package_that_nobody_has", "env"),
+}
+
+
+@pytest.mark.parametrize("how", ENDINGS)
+def test_a_failure_is_never_told_as_success(user: User, make_sweep: MakeSweep, tmp_path: Path, how: str) -> None:
+    code, kind = ENDINGS[how]
+    with_code(tmp_path, user, code)
+    done = user.lab("sweep", str(make_sweep()), "--yes", "-j", "1", code=1)
+    assert f"failed ({kind})" in done.stderr
+    assert [(r["state"], r["kind"]) for r in user.json("status", "tiny")["runs"]] == [("FAILED", kind)]
+    assert set(user.attempts().values()) == {1}
+    group = user.json("failures", "tiny")["groups"][0]
+    assert (group["kind"], len(group["runs"])) == (kind, 1)
+
+
+def test_ten_runs_three_fail_and_exactly_those_are_tried_again(
+    user: User, make_sweep: MakeSweep, tmp_path: Path
+) -> None:
+    with_code(tmp_path, user, "if config.seed in (2, 5, 7):\n    raise ValueError(f'seed {config.seed} is unlucky')")
+    command = ["sweep", str(make_sweep(seeds=10)), "--yes", "-j", "2"]
+    user.lab(*command, code=1)
+    found = user.json("failures", "tiny")
+    assert [len(group["runs"]) for group in found["groups"]] == [3]
+    assert any("unlucky" in line for line in found["groups"][0]["log"])
+    assert found["commands"][0].endswith("--retry-failed")
+    assert "nothing to start" in user.lab(*command, code=1).stderr
+    assert sum(user.attempts().values()) == 10
+    done = {path: path.stat().st_mtime_ns for path in user.home.glob("runs/*/DONE.json")}
+    user.lab(*command, "--retry-failed", code=1)
+    failed = set(found["groups"][0]["runs"])
+    assert {run for run, n in user.attempts().items() if n == 2} == failed
+    assert done == {path: path.stat().st_mtime_ns for path in done}
+
+
+def test_a_broken_environment_is_one_clear_failure_and_no_storm(
+    user: User, make_sweep: MakeSweep, tmp_path: Path
+) -> None:
+    """The worker's python finds no torch: nothing is claimed, nothing is tried twice, and the words are there."""
+    hidden = tmp_path / "hidden"
+    hidden.mkdir()
+    (hidden / "torch.py").write_text("raise ModuleNotFoundError(\"No module named 'torch'\")\n")
+    starter = tmp_path / "starter.py"
+    starter.write_text(
+        "import sys, os, sweeps.launch_local as local, pathlib\n"
+        "true = local._start\n"
+        "def _start(home, plan, call, snapshot, gpu):\n"
+        f"    return true(home, plan, call, f'{hidden}:{{snapshot}}', gpu)\n"
+        "local._start = _start\nimport cli\ncli.main()\n"
+    )
+    command = [sys.executable, str(starter), "sweep", str(make_sweep(seeds=4)), "--yes", "-j", "2"]
+    environment = user.environment | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 1, done.stderr
+    assert "2 workers ended before they took a run" in done.stderr
+    assert "(env)" in done.stderr
+    assert "No module named 'torch'" in done.stderr
+    assert set(user.states("tiny")) == {"PLANNED"}
+    user.lab("sweep", str(make_sweep(seeds=4)), "--yes", "-j", "2")
+    assert user.states("tiny") == ["DONE"] * 4
+
+
+def test_four_runs_share_one_device_and_one_of_them_needs_too_much(
+    user: User, make_sweep: MakeSweep, tmp_path: Path
+) -> None:
+    """Under a limit of its own the second run takes memory until there is none; its neighbours end as ever."""
+    greedy = (
+        "if config.seed == 1:\n    import resource\n    limit = 4 << 30\n"
+        "    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))\n    taken = []\n"
+        "    while True:\n        taken.append(bytearray(64 << 20))"
+    )
+    with_code(tmp_path, user, greedy)
+    user.environment["CUDA_VISIBLE_DEVICES"] = "0"
+    command = ["sweep", str(make_sweep(seeds=4, steps=300)), "--yes", "-j", "8", "--runs-per-gpu", "4"]
+    launcher = user.start(*command)
+    most = 0
+    while launcher.poll() is None:
+        open_attempts = [a for a in user.home.glob("runs/*/attempts/[0-9]*") if not (a / "exit.json").exists()]
+        most = max(most, len(open_attempts))
+        time.sleep(0.05)
+    assert launcher.returncode == 1
+    rows = {run["seed"]: (run["state"], run["kind"]) for run in user.json("status", "tiny")["runs"]}
+    assert rows == {0: ("DONE", None), 1: ("FAILED", "oom"), 2: ("DONE", None), 3: ("DONE", None)}
+    assert most <= 4
+    assert set(user.attempts().values()) == {1}
+    assert len(list(user.home.glob("runs/*/attempts/0001/log.txt"))) == 4
+
+
+def test_devices_are_shared_evenly_and_never_by_more_than_asked(user: User, make_sweep: MakeSweep) -> None:
+    user.environment["CUDA_VISIBLE_DEVICES"] = "0,1"
+    path = make_sweep(seeds=6, steps=2_000_000)
+    user.lab("sweep", str(path), "--yes", "--runs-per-gpu", "2", "--no-wait")
+    wait_until(lambda: len(list(user.home.glob("sweeps/*/*/workers/*.json"))) == 4, "four workers")
+    seen: dict[str, int] = defaultdict(int)
+    for registered in user.home.glob("sweeps/*/*/workers/*.json"):
+        pid = json.loads(registered.read_text())["pid"]
+        variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        seen[next(v.decode() for v in variables if v.startswith(b"CUDA_VISIBLE_DEVICES="))] += 1
+    assert seen == {"CUDA_VISIBLE_DEVICES=0": 2, "CUDA_VISIBLE_DEVICES=1": 2}
+
+
+def test_fifty_launches_in_one_second_start_each_run_once(user: User, make_sweep: MakeSweep) -> None:
+    path = make_sweep(seeds=4)
+    user.lab("sweep", str(path), "--yes", "-j", "1")  # the data are prepared once
+    other = make_sweep("again", seeds=5, steps=5)
+    script = (
+        "import sys, threading, os\nfrom sweeps import commands\nfrom results.home import Home\n"
+        "from sweeps.launch import launch\nfrom concurrent.futures import ThreadPoolExecutor\n"
+        "home = Home()\nplanned, options = commands.plan_sweep(commands.SweepRequest(sys.argv[1], jobs=2), home)\n"
+        "with ThreadPoolExecutor(50) as pool:\n"
+        "    found = list(pool.map(lambda _: launch(planned, home, options), range(50)))\n"
+        "print(sum(len(one.processes) for one in found))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(other)], env=user.environment, capture_output=True, text=True, timeout=200
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    wait_until(lambda: user.states("again") == ["DONE"] * 5, "all of them", 120)
+    assert set(user.attempts().values()) == {1}
+    assert len(list(user.home.glob("sweeps/again/*/calls/*.json"))) == 50
+
+
+def test_a_file_system_without_links_and_locks(user: User, make_sweep: MakeSweep, tmp_path: Path) -> None:
+    """Every flock, fcntl lock and link fails as on some network file systems."""
+    if shutil.which("gcc") is None:
+        pytest.skip("needs a C compiler")
+    source = tmp_path / "nolocks.c"
+    source.write_text(
+        "#define _GNU_SOURCE\n#include <errno.h>\n#include <fcntl.h>\n#include <stdarg.h>\n#include <dlfcn.h>\n"
+        "int flock(int f, int o) { errno = ENOLCK; return -1; }\n"
+        "int link(const char *a, const char *b) { errno = EOPNOTSUPP; return -1; }\n"
+        "int linkat(int a, const char *b, int c, const char *d, int e) { errno = ENOSYS; return -1; }\n"
+        "static int lock(int c) { return c == F_SETLK || c == F_SETLKW || c == F_OFD_SETLK; }\n"
+        "int fcntl64(int f, int c, ...) { va_list v; va_start(v, c); void *a = va_arg(v, void *); va_end(v);\n"
+        "  if (lock(c)) { errno = ENOLCK; return -1; }\n"
+        '  return ((int (*)(int, int, ...))dlsym(RTLD_NEXT, "fcntl64"))(f, c, a); }\n'
+        "int fcntl(int f, int c, ...) { va_list v; va_start(v, c); void *a = va_arg(v, void *); va_end(v);\n"
+        "  if (lock(c)) { errno = ENOLCK; return -1; }\n"
+        '  return ((int (*)(int, int, ...))dlsym(RTLD_NEXT, "fcntl"))(f, c, a); }\n'
+    )
+    library = tmp_path / "nolocks.so"
+    subprocess.run(["gcc", "-shared", "-fPIC", "-o", str(library), str(source), "-ldl"], check=True)
+    user.environment["LD_PRELOAD"] = str(library)
+    # DuckDB locks its own file and says so where it cannot; the runs do not need it.
+    done = user.lab("sweep", str(make_sweep(seeds=2)), "--yes", "-j", "2", code=None)
+    assert len(list(user.home.glob("runs/*/DONE.json"))) == 2
+    if done.returncode:
+        assert "lock" in done.stderr.lower()
+        assert "Traceback" not in done.stderr
+
+
+def test_a_thousand_signals_leave_a_loadable_checkpoint(user: User, make_sweep: MakeSweep) -> None:
+    """USR2 and TERM by the hundred to worker and child, also while they save: one save, an end within 10 s."""
+    user.lab("sweep", str(make_sweep(steps=2_000_000, save_every=50)), "--yes", "-j", "1", "--no-wait")
+    wait_until(user.checkpoints, "a checkpoint", 60)
+    began = time.monotonic()
+    sent = 0
+    while (pids := user.worker_pids()) and time.monotonic() - began < 10:
+        for pid in pids:
+            try:
+                os.kill(pid, (signal.SIGUSR2, signal.SIGTERM)[sent % 2])
+                sent += 1
+            except ProcessLookupError:
+                continue
+    assert not user.worker_pids(), "it hangs"
+    run = user.json("status", "tiny")["runs"][0]
+    assert run["state"] == "PREEMPTED"
+    assert user.json("show", run["run_id"])["checkpoints"][-1] == run["step"]
+    assert user.json("sql", CLASHES) == []
+
+
+def test_an_installation_is_examined(user: User, tmp_path: Path) -> None:
+    found = {finding["check"]: finding for finding in user.json("doctor")}
+    assert {"python", "torch", "devices", "home", "rename", "claim", "fsync", "space", "clock"} <= set(found)
+    assert {finding["level"] for finding in found.values()} <= {"ok", "warn"}
+    (tmp_path / "file").write_text("")
+    told = user.lab("doctor", "--home", str(tmp_path / "file" / "home"), code=1)
+    assert "fail" in told.stdout
+    assert "LAB_HOME" in told.stdout
+    assert "Traceback" not in told.stderr + told.stdout
+
+
+def test_status_can_stay_open(user: User, make_sweep: MakeSweep) -> None:
+    user.lab("sweep", str(make_sweep(seeds=2, steps=4000)), "--yes", "-j", "1", "--no-wait")
+    told = user.lab("status", "tiny", "--watch")
+    assert told.stdout.splitlines()[-1].startswith("2 of 2 done")

@@ -1,0 +1,96 @@
+"""Which failures count as the same, and when a host is to blame."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from results.home import Home
+from results.record import RunFolder
+from results.state import run_state
+from sweeps.hosts import BadHost, Watch, bad_hosts
+from sweeps.slurm import Ending
+from sweeps.triage import shape
+from tests.results.helpers import new_run, started
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Home:
+    return Home(tmp_path / "home")
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("ValueError: step 17 of 300", "ValueError: step 4 of 1,200"),
+        ("OSError: /a/b/c.bin is short", "OSError: /home/me/x.bin is short"),
+        ("RuntimeError: at 0x7f00aa", "RuntimeError: at 0x123"),
+        ("run 2f6ab0c1d9e8 failed", "run 00aa11bb22cc failed"),
+    ],
+)
+def test_messages_that_differ_in_numbers_names_and_places_are_one(one: str, other: str) -> None:
+    assert shape(one) == shape(other)
+
+
+def test_messages_that_differ_in_words_are_two() -> None:
+    assert shape("ValueError: no data") != shape("ValueError: no model")
+    assert shape("ValueError: no data") != shape("TypeError: no data")
+
+
+def failed_at(run: RunFolder, host: str, kind: str = "code") -> None:
+    started(run, host=host, pid=1).finish("failed", kind=kind, error="RuntimeError: no device")
+
+
+def worked_at(run: RunFolder, host: str) -> None:
+    started(run, host=host, pid=1).finish("preempted")
+
+
+def found(home: Home, runs: list[RunFolder], endings: list[Ending] | None = None) -> dict[str, BadHost]:
+    return bad_hosts(home, [run_state(run) for run in runs], endings or [])
+
+
+def test_three_quick_failures_blame_a_host_only_where_another_works(home: Home) -> None:
+    runs = [new_run(home, seed) for seed in range(6)]
+    for run in runs[:3]:
+        failed_at(run, "n7")
+    worked_at(runs[3], "n1")
+    assert list(found(home, runs)) == ["n7"]
+    worked_at(runs[4], "n7")
+    assert found(home, runs) == {}, "a success clears it"
+
+
+def test_two_failures_or_full_memory_blame_nobody(home: Home) -> None:
+    runs = [new_run(home, seed) for seed in range(6)]
+    worked_at(runs[5], "n1")
+    for run in runs[:2]:
+        failed_at(run, "n7")
+    assert found(home, runs) == {}
+    failed_at(runs[2], "n7", kind="oom")
+    assert found(home, runs) == {}
+
+
+def test_where_all_hosts_fail_it_is_not_the_hosts(home: Home) -> None:
+    runs = [new_run(home, seed) for seed in range(6)]
+    for run, host in zip(runs, ["n1"] * 3 + ["n2"] * 3, strict=True):
+        failed_at(run, host)
+    assert found(home, runs) == {}
+
+
+def test_jobs_that_die_before_they_claim_anything_count_too(home: Home) -> None:
+    runs = [new_run(home, 0)]
+    dead = [Ending(f"7_{i}", "FAILED", "n7", 1.0) for i in range(3)]
+    assert found(home, runs, dead)["n7"].failures == 3
+    slow = [Ending(f"7_{i}", "FAILED", "n7", 600.0) for i in range(3)]
+    assert found(home, runs, slow) == {}
+
+
+@pytest.mark.parametrize(("others", "verdict"), [(True, "bad"), (False, "fine"), (None, "wait")])
+def test_a_worker_judges_its_host_by_what_others_do(others: Any, verdict: str) -> None:
+    watch = Watch("n7", lambda: others)
+    for _ in range(2):
+        watch.saw(failed=True)
+    assert watch.verdict() == "fine"
+    watch.saw(failed=True)
+    assert watch.verdict() == verdict
+    watch.saw(failed=False)
+    assert watch.verdict() == "fine"
