@@ -97,15 +97,16 @@ def _draw_arms(axes: Axes, curve: pl.DataFrame, axis: str, line: str, looks: dic
         left = min(curve.filter(pl.col("step") > 0)["step"].to_list(), default=1)
         axes.set_xscale("log")
     ends = []
+    parts = curve.with_columns(pl.col(column) / divisor).partition_by("arm", as_dict=True)
     for arm, look in looks.items():
-        part = curve.filter(pl.col("arm") == arm).with_columns(pl.col(column) / divisor)
-        if part.is_empty():
+        if (part := parts.get((arm,))) is None:
             continue
         known = part.filter(pl.col(line).is_not_null())
         full = pl.when(pl.col("n") == part["n"].max()).then(pl.col(line))
         _draw_bands(axes, part, column, divisor, look)
         dot = "." if len(known) == 1 else ""  # one point makes no line
-        axes.plot(known[column], known[line], marker=dot, color=look.color, lw=1.0, ls=":")
+        if dot or part["n"].n_unique() > 1:
+            axes.plot(known[column], known[line], marker=dot, color=look.color, lw=1.0, ls=":")
         axes.plot(part[column], part.select(full).to_series(), color=look.color, lw=1.6, ls=look.dashes)
         bad = pl.col(f"bad_{column}") / divisor if f"bad_{column}" in part.columns else pl.col(column)
         _mark_bad(axes, part.filter(pl.col("n_bad") > 0).select(bad.clip(left)).to_series(), look)
@@ -126,10 +127,13 @@ def _draw_bands(axes: Axes, part: pl.DataFrame, column: str, divisor: float, loo
     edges = part.with_columns(x=ends).explode("x")
     # Raw bands of training are wide and lie upon each other; an edge keeps a spike of one step visible.
     axes.fill_between(edges["x"], edges["low"], edges["high"], color=look.color, alpha=0.07, lw=0.2)
-    axes.fill_between(part[column], part["mean_low"], part["mean_high"], color=look.color, alpha=0.2, lw=0)
+    if part["mean_low"].count():
+        axes.fill_between(part[column], part["mean_low"], part["mean_high"], color=look.color, alpha=0.2, lw=0)
 
 
 def _mark_bad(axes: Axes, places: pl.Series, look: Look) -> None:
+    if places.is_empty():
+        return
     style: dict[str, Any] = {"ms": 7, "mew": 2, "transform": axes.get_xaxis_transform(), "clip_on": False}
     axes.plot(places, [0.985] * len(places), "x", color=look.color, **style)
 

@@ -1,8 +1,8 @@
 """How fast a page of curves is, beside MLflow and TensorBoard: `python -m benchmarks.curves [RUNS STEPS ROUNDS]`.
 
 The page: mean and band of every arm's training loss, and every run of one arm by min-max. The same runs go into a home,
-an MLflow store (SQLite) and TensorBoard event files; each side reads them by its own means and then makes the same cells
-and the same pictures, so that only the reading differs. Rounds are interleaved; the median counts.
+an MLflow store (SQLite) and TensorBoard event files; each side reads them by its own means, and then makes the same
+cells and the same pictures, so that only the reading differs. Rounds are interleaved; the median counts.
 
 `--scale RUNS STEPS HOME` measures our side at any size, with three planted spikes that must be drawn.
 """
@@ -46,12 +46,12 @@ def frames(con: "DuckDBPyConnection", plan: Plan, log: bool = False) -> Frames:
     return curves.smooth(curves.train_curve(con, plan, log)), curves.run_extremes(con, plan, "arm0", log)
 
 
-def draw(data: Frames, axis: str) -> list[bytes]:
-    """The two pictures of the page, as SVG and PNG."""
+def draw(data: Frames, axis: str) -> list[str]:
+    """The two pictures of the page, as the SVG that stands in it."""
     looks = looks_for(sorted(data[0]["arm"].unique()), "arm0")
     figures = [loss_figure(data[0], axis, "loss", looks), runs_figure(data[1], "arm0", axis == LOG, looks["arm0"])]
     pictures = [Picture("p", "p", "", figure) for figure in figures]
-    return [part for picture in pictures for part in (picture.svg.encode(), picture.png)]
+    return [picture.inline for picture in pictures]
 
 
 @contextmanager
@@ -122,7 +122,7 @@ def tensorboard_side(home: Home, folder: Path) -> Callable[[], Frames]:
     def read() -> Frames:
         points = {}
         for path in sorted(folder.iterdir()):
-            events = EventAccumulator(str(path), size_guidance={"scalars": 0})
+            events = EventAccumulator(str(path), size_guidance={"scalars": 0, "tensors": 0})
             events.Reload()
             found = events.Tensors("loss") if "loss" in events.Tags()["tensors"] else events.Scalars("loss")
             points[path.name] = ([e.step for e in found], [_value(e) for e in found])
