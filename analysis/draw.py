@@ -14,6 +14,7 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.font_manager import findfont, get_font
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from analysis.units import PREFIXES, scale
 
@@ -107,6 +108,14 @@ def unit_of(axis: str, largest: float) -> tuple[float, str]:
         divisor, unit = (3600.0, "hours") if hours else (60.0, "minutes") if minutes else (1.0, "seconds")
         return divisor, f"training time ({unit})"
     return 1.0, "optimiser steps (logarithmic)" if axis == LOG else "optimiser steps"
+
+
+def log_steps(axes: Axes, first: float, last: float) -> None:
+    """Make the axis of steps logarithmic, its ticks plain numbers that do not collide."""
+    axes.set_xscale("log")
+    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if last < 100 * first else (1,)))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+    axes.xaxis.set_minor_formatter(NullFormatter())
 
 
 def flops_unit(largest: float) -> tuple[float, str]:

@@ -17,6 +17,7 @@ from analysis.draw import (
     canvas,
     flops_unit,
     label_ends,
+    log_steps,
     loss_limits,
     padded,
     shown,
@@ -84,7 +85,9 @@ def runs_figure(points: pl.DataFrame, arm: str, log: bool, look: Look) -> Figure
             axes.plot(part["step"], part["loss"], color=look.color, lw=0.5, alpha=0.6)
         _mark_bad(axes, points.filter(~pl.col("loss").is_finite())["step"], look)
         axes.set(title=f"Training loss of every run of {shown(arm, 16)}, raw", ylabel="loss (nats per token)")
-        axes.set(xlabel=unit_of(LOG if log else "step", 1.0)[1], xscale="log" if log else "linear")
+        axes.set_xlabel(unit_of(LOG if log else "step", 1.0)[1])
+        if log and len(points):
+            log_steps(axes, points["step"].to_list()[0], max(points["step"].to_list()))
         return figure
 
 
@@ -95,7 +98,7 @@ def _draw_arms(axes: Axes, curve: pl.DataFrame, axis: str, line: str, looks: dic
     left = 0.7 * CUT * largest / divisor  # what ended before is shown at this edge
     if axis == LOG:
         left = min(curve.filter(pl.col("step") > 0)["step"].to_list(), default=1)
-        axes.set_xscale("log")
+        log_steps(axes, left, largest)
     ends = []
     parts = curve.with_columns(pl.col(column) / divisor).partition_by("arm", as_dict=True)
     for arm, look in looks.items():
@@ -128,7 +131,7 @@ def _draw_bands(axes: Axes, part: pl.DataFrame, column: str, divisor: float, loo
     # Raw bands of training are wide and lie upon each other; an edge keeps a spike of one step visible.
     axes.fill_between(edges["x"], edges["low"], edges["high"], color=look.color, alpha=0.07, lw=0.2)
     if part["mean_low"].count():
-        axes.fill_between(part[column], part["mean_low"], part["mean_high"], color=look.color, alpha=0.2, lw=0)
+        axes.fill_between(part[column], part["mean_low"], part["mean_high"], color=look.color, alpha=0.12, lw=0)
 
 
 def _mark_bad(axes: Axes, places: pl.Series, look: Look) -> None:

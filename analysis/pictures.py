@@ -73,6 +73,8 @@ class Picture:
     def svg(self) -> str:
         """The picture as SVG that may stand in a page: a pointer shows values, and no id is that of another picture."""
         text = self._rendered("svg").decode("utf-8")
+        # A hundredth of a point is less than a pixel; six digits make a page of many arms twice as large.
+        text = re.sub(r' d="[^"]*"', lambda path: re.sub(r"(\.\d\d)\d+", r"\1", path[0]), text)
         text = re.sub(rf'<g id="{TIP}([^"]*)">', r"<g><title>\1</title>", text)
         return re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>{self.name}-", text)
 
