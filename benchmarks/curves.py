@@ -211,21 +211,22 @@ def at_scale(runs: int, steps: int, folder: str) -> None:
         seen = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
         print(
             f"{runs} runs of {steps} rows over {axis}: reading {seen['read_s']:.2f} s, the page {seen['page_s']:.2f} s "
-            f"(limit {LIMIT_S:g}), peak {seen['peak_bytes'] / 2**30:.2f} GiB (limit 1), spikes drawn: {seen['spikes']}",
+            f"(limit {LIMIT_S:g}; {seen['cpu_s']:.2f} s of CPU), peak {seen['peak_bytes'] / LIMIT_BYTES:.2f} GiB "
+            f"(limit 1), spikes drawn: {seen['spikes']}",
             flush=True,
         )
 
 
 def one_page(runs: int, steps: int, folder: str, axis: str) -> None:
-    began = time.perf_counter()
+    began, before = time.perf_counter(), time.process_time()
     with opened(Home(folder)) as (con, plan):
         data = frames(con, plan, axis == LOG)
         read = time.perf_counter() - began
         draw(data, axis)
-        page = time.perf_counter() - began
+        page, cpu = time.perf_counter() - began, time.process_time() - before
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     drawn = sum(survives(data[0], *spike) for spike in planted(runs, steps))
-    print(json.dumps({"read_s": read, "page_s": page, "peak_bytes": peak, "spikes": drawn}))
+    print(json.dumps({"read_s": read, "page_s": page, "cpu_s": cpu, "peak_bytes": peak, "spikes": drawn}))
 
 
 def survives(curve: pl.DataFrame, run: int, step: int, loss: float) -> bool:
