@@ -14,12 +14,14 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.font_manager import findfont, get_font
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from analysis.units import PREFIXES, scale
 
 WIDTH, HEIGHT = 5.2, 3.6  # inches; small, so that the text stays readable on a phone
 INK, FAINT = "#2b2b2b", "#b8b8b8"
 TIP = "tip:"
+LOG = "log_step"  # the axis of steps, logarithmic
 CUT = 0.2  # the share of training that may leave a picture, so that the differences at its end are visible
 STYLE: Any = {
     "font.family": "DejaVu Sans",
@@ -94,7 +96,7 @@ def tips(axes: Axes, points: Iterable[tuple[float, float, str]]) -> None:
 
 
 def unit_of(axis: str, largest: float) -> tuple[float, str]:
-    """(divisor, axis title) that make the ticks of one of `curves.AXES` short numbers."""
+    """(divisor, axis title) that make the ticks of one of `curves.AXES`, or of LOG, short numbers."""
     if axis == "tokens":
         divisor, unit = scale(largest, ("", "thousands", "millions", "billions", "trillions"))
         return divisor, f"training tokens ({unit})" if unit else "training tokens"
@@ -105,7 +107,15 @@ def unit_of(axis: str, largest: float) -> tuple[float, str]:
         hours, minutes = largest >= 3 * 3600, largest >= 3 * 60
         divisor, unit = (3600.0, "hours") if hours else (60.0, "minutes") if minutes else (1.0, "seconds")
         return divisor, f"training time ({unit})"
-    return 1.0, "optimiser steps"
+    return 1.0, "optimiser steps (logarithmic)" if axis == LOG else "optimiser steps"
+
+
+def log_steps(axes: Axes, first: float, last: float) -> None:
+    """Make the axis of steps logarithmic, its ticks plain numbers that do not collide."""
+    axes.set_xscale("log")
+    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if last < 100 * first else (1,)))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+    axes.xaxis.set_minor_formatter(NullFormatter())
 
 
 def flops_unit(largest: float) -> tuple[float, str]:
@@ -113,14 +123,14 @@ def flops_unit(largest: float) -> tuple[float, str]:
     return scale(largest, [f"{prefix}FLOPs" for prefix in PREFIXES])
 
 
-def loss_limits(curve: pl.DataFrame, column: str) -> tuple[float, float] | None:
-    """Limits that show where arms part: the fall during the first fifth may leave through the top.
+def loss_limits(curve: pl.DataFrame, column: str, cut: float = CUT) -> tuple[float, float] | None:
+    """Limits that show where arms part: the fall during the first `cut` of training may leave through the top.
 
     The median arm sets the top, so that one that blows up does not flatten the others; but every arm that
     comes to the end of training ends inside. None without any finite value.
     """
     known = curve.filter(pl.col(column).is_not_null())
-    late = known.filter(pl.col("step") >= CUT * pl.col("step").max())
+    late = known.filter(pl.col("step") >= cut * pl.col("step").max())
     if late.is_empty():
         return None
     tops = late.group_by("arm").agg(pl.col(column).max())[column].to_list()
@@ -146,17 +156,11 @@ def label_ends(axes: Axes, ends: list[tuple[str, float, float, Look]]) -> None:
     heights = spread([(y - low) / (high - low) for _, _, y, _ in ends], line)
     lift = max(0.0, 0.02 - heights[0]) if heights else 0.0  # else names run into the axis title below
     for (name, x, y, look), height in zip(ends, heights, strict=True):
-        thread = {"arrowstyle": "-", "color": look.color, "lw": 0.6, "alpha": 0.6, "shrinkA": 1, "shrinkB": 1}
-        axes.annotate(
-            shown(name),
-            (x, y),
-            xytext=(1.04, height + lift),
-            textcoords="axes fraction",
-            color=look.color,
-            va="center",
-            annotation_clip=False,
-            arrowprops=thread | {"relpos": (0, 0.5)},
-        )
+        place: Any = {"transform": axes.transAxes, "color": look.color}
+        axes.text(1.04, height + lift, shown(name), va="center", **place)
+        # In a blended frame, a plain line: matplotlib's arrows take a hundred times as long.
+        across, _ = (axes.transData - axes.transAxes).transform((x, y))
+        axes.plot([across, 1.03], [(y - low) / (high - low), height + lift], lw=0.6, alpha=0.6, clip_on=False, **place)
 
 
 def spread(heights: list[float], gap: float) -> list[float]:

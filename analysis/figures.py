@@ -12,10 +12,12 @@ from analysis.draw import (
     FAINT,
     HEIGHT,
     INK,
+    LOG,
     Look,
     canvas,
     flops_unit,
     label_ends,
+    log_steps,
     loss_limits,
     padded,
     shown,
@@ -47,11 +49,12 @@ COMPONENT_COLORS = {
 def loss_figure(curve: pl.DataFrame, axis: str, title: str, looks: dict[str, Look]) -> Figure:
     """A curve frame over one of `curves.AXES`: line = mean, band = lowest to highest seed, × = a value not finite.
 
-    Where a frame has `smoothed`, that is the line, and the band stays raw. Dotted: fewer seeds than elsewhere.
+    Where a frame has `smoothed`, that is the line, and the bands stay raw: darker that of the mean. Dotted: fewer seeds
+    than elsewhere. The axis LOG is that of steps, logarithmic.
     """
     with canvas(_tall(curve)) as (figure, axes):
         line = "smoothed" if "smoothed" in curve.columns else "mean"
-        if limits := loss_limits(curve, line):
+        if limits := loss_limits(curve, line, 0.0 if axis == LOG else CUT):
             axes.set_ylim(limits)
         _draw_arms(axes, curve, axis, line, looks)
         axes.set(title=title, ylabel="loss (nats per token)")
@@ -74,33 +77,68 @@ def _tall(curve: pl.DataFrame) -> float:
     return max(HEIGHT, 0.6 + 0.22 * curve["arm"].n_unique())
 
 
+def runs_figure(points: pl.DataFrame, arm: str, log: bool, look: Look) -> Figure:
+    """What `curves.run_extremes` kept of each run of one arm, a line per run; × = a value not finite."""
+    with canvas() as (figure, axes):
+        finite = points.filter(pl.col("loss").is_finite())
+        for part in finite.partition_by("seed"):
+            axes.plot(part["step"], part["loss"], color=look.color, lw=0.5, alpha=0.6)
+        _mark_bad(axes, points.filter(~pl.col("loss").is_finite())["step"], look)
+        axes.set(title=f"Training loss of every run of {shown(arm, 16)}, raw", ylabel="loss (nats per token)")
+        axes.set_xlabel(unit_of(LOG if log else "step", 1.0)[1])
+        if log and len(points):
+            log_steps(axes, points["step"].to_list()[0], max(points["step"].to_list()))
+        return figure
+
+
 def _draw_arms(axes: Axes, curve: pl.DataFrame, axis: str, line: str, looks: dict[str, Look]) -> None:
-    largest = max(curve[axis].to_list(), default=0.0) or 1.0  # an evaluation before the first step stands at 0
+    column = "step" if axis == LOG else axis
+    largest = max(curve[column].to_list(), default=0.0) or 1.0  # an evaluation before the first step stands at 0
     divisor, title = unit_of(axis, largest)
     left = 0.7 * CUT * largest / divisor  # what ended before is shown at this edge
-    band = 0.13 if line == "mean" else 0.05  # raw training bands are wide and lie upon each other
+    if axis == LOG:
+        left = min(curve.filter(pl.col("step") > 0)["step"].to_list(), default=1)
+        log_steps(axes, left, largest)
     ends = []
+    parts = curve.with_columns(pl.col(column) / divisor).partition_by("arm", as_dict=True)
     for arm, look in looks.items():
-        part = curve.filter(pl.col("arm") == arm).with_columns(pl.col(axis) / divisor)
-        if part.is_empty():
+        if (part := parts.get((arm,))) is None:
             continue
         known = part.filter(pl.col(line).is_not_null())
         full = pl.when(pl.col("n") == part["n"].max()).then(pl.col(line))
-        axes.fill_between(part[axis], part["low"], part["high"], color=look.color, alpha=band, lw=0)
+        _draw_bands(axes, part, column, divisor, look)
         dot = "." if len(known) == 1 else ""  # one point makes no line
-        axes.plot(known[axis], known[line], marker=dot, color=look.color, lw=1.0, ls=":")
-        axes.plot(part[axis], part.select(full).to_series(), color=look.color, lw=1.6, ls=look.dashes)
-        bad = part.filter(pl.col("n_bad") > 0)
-        top = axes.get_xaxis_transform()
-        axes.plot(
-            bad[axis].clip(left), [0.985] * len(bad), "x", color=look.color, ms=7, mew=2, transform=top, clip_on=False
-        )
-        ends += [(arm, max(left, known[axis][-1]), known[line][-1], look)] if len(known) else []
+        if dot or part["n"].n_unique() > 1:
+            axes.plot(known[column], known[line], marker=dot, color=look.color, lw=1.0, ls=":")
+        axes.plot(part[column], part.select(full).to_series(), color=look.color, lw=1.6, ls=look.dashes)
+        bad = pl.col(f"bad_{column}") / divisor if f"bad_{column}" in part.columns else pl.col(column)
+        _mark_bad(axes, part.filter(pl.col("n_bad") > 0).select(bad.clip(left)).to_series(), look)
+        ends += [(arm, max(left, known[column][-1]), known[line][-1], look)] if len(known) else []
         if line == "mean":  # a smoothed line is for the eye, never for a number
-            tips(axes, _curve_tips(arm, known.filter(pl.col(axis) >= left), axis))
-    axes.set_xlim(left, largest / divisor)
+            tips(axes, _curve_tips(arm, known.filter(pl.col(column) >= left), column))
+    axes.set_xlim(left, max(largest / divisor, left * 1.01))
     axes.set_xlabel(title)
     label_ends(axes, ends)
+
+
+def _draw_bands(axes: Axes, part: pl.DataFrame, column: str, divisor: float, look: Look) -> None:
+    """Lowest to highest. Of cells: from end to end of each, so that no value leaves its cell; and the interval."""
+    if f"first_{column}" not in part.columns:
+        axes.fill_between(part[column], part["low"], part["high"], color=look.color, alpha=0.13, lw=0)
+        return
+    ends = pl.concat_list(pl.col(f"first_{column}", f"last_{column}").cast(pl.Float64) / divisor)
+    edges = part.with_columns(x=ends).explode("x")
+    # Raw bands of training are wide and lie upon each other; an edge keeps a spike of one step visible.
+    axes.fill_between(edges["x"], edges["low"], edges["high"], color=look.color, alpha=0.07, lw=0.2)
+    if part["mean_low"].count():
+        axes.fill_between(part[column], part["mean_low"], part["mean_high"], color=look.color, alpha=0.12, lw=0)
+
+
+def _mark_bad(axes: Axes, places: pl.Series, look: Look) -> None:
+    if places.is_empty():
+        return
+    style: dict[str, Any] = {"ms": 7, "mew": 2, "transform": axes.get_xaxis_transform(), "clip_on": False}
+    axes.plot(places, [0.985] * len(places), "x", color=look.color, **style)
 
 
 def _curve_tips(arm: str, known: pl.DataFrame, axis: str) -> list[tuple[float, float, str]]:

@@ -13,7 +13,7 @@ import polars as pl
 from matplotlib.figure import Figure
 
 from analysis import curves
-from analysis.draw import STYLE, TIP, Look
+from analysis.draw import LOG, STYLE, TIP, Look
 from analysis.figures import (
     decode_figure,
     difference_figure,
@@ -23,6 +23,7 @@ from analysis.figures import (
     loss_figure,
     pareto_figure,
     rates_figure,
+    runs_figure,
 )
 from analysis.flops import flops_shares
 from analysis.frames import decode_costs, runs_frame
@@ -43,6 +44,12 @@ PARETO = {
 }
 SAME_COST = 0.005  # relative; arms matched in a cost make no picture against it
 PARETO_CAPTION = "Down and left is better; bar: 95 % interval. Grey line: the arms that no other beats in both."
+SMOOTHED = "Training loss, smoothed"
+SMOOTHING = (
+    f"Line: running mean over {curves.WINDOW:.0%} of the axis, smoothed for the eye; darker band: 95 % interval of the "
+    "mean over seeds, not smoothed; light band: lowest and highest loss of any seed at any step; ×: a loss not finite."
+)
+RAW = "A line per run, not smoothed: of every bin of steps the lowest and the highest loss; ×: a loss not finite."
 CUT_NOTE = "The early fall is cut off."
 
 
@@ -66,6 +73,8 @@ class Picture:
     def svg(self) -> str:
         """The picture as SVG that may stand in a page: a pointer shows values, and no id is that of another picture."""
         text = self._rendered("svg").decode("utf-8")
+        # A hundredth of a point is less than a pixel; six digits make a page of many arms twice as large.
+        text = re.sub(r' d="[^"]*"', lambda path: re.sub(r"(\.\d\d)\d+", r"\1", path[0]), text)
         text = re.sub(rf'<g id="{TIP}([^"]*)">', r"<g><title>\1</title>", text)
         return re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>{self.name}-", text)
 
@@ -87,9 +96,11 @@ class Picture:
     def _rendered(self, kind: str) -> bytes:
         buffer = io.BytesIO()
         with mpl.rc_context(STYLE):
+            if self.figure.get_layout_engine():  # laid out once; both formats keep the places
+                self.figure.draw_without_rendering()
+                self.figure.set_layout_engine(None)
             # Without the date, the same record gives the same bytes.
             self.figure.savefig(buffer, format=kind, dpi=DPI, metadata={"Date": None} if kind == "svg" else None)
-        self.figure.set_layout_engine("none")  # laid out once: the second format keeps the places
         return buffer.getvalue()
 
 
@@ -148,23 +159,35 @@ def _rates(runs: pl.DataFrame, looks: dict[str, Look]) -> list[Picture]:
 
 def _curves(con: "DuckDBPyConnection", plan: Plan, looks: dict[str, Look]) -> list[Picture]:
     val_points = curves.val_points(con, plan)
-    val = curves.thin(curves.over_seeds(val_points))
-    train = curves.thin(curves.smooth(curves.over_seeds(curves.train_points(con, plan))))
+    val = curves.over_seeds(val_points)
+    train = curves.smooth(curves.train_curve(con, plan))
     gap = curves.over_seeds(curves.minus_baseline(val_points, plan.baseline)) if plan.baseline else pl.DataFrame()
-    smoothing = f"Line: running mean over {curves.WINDOW:.0%} of the run, smoothed for the eye; band: raw, all seeds."
     pictures = []
     for axis in curves.AXES:
         if len(val):
-            figure = loss_figure(val, axis, "Validation loss", looks)
+            figure = loss_figure(curves.thin(val), axis, "Validation loss", looks)
             pictures.append(Picture(f"val_loss_{axis}", "Validation loss", f"{BAND} {CUT_NOTE}", figure, axis))
         if len(gap) and plan.baseline:
             title = f"Validation loss minus {plan.baseline}"
             figure = difference_figure(gap, axis, plan.baseline, looks)
             pictures.append(Picture(f"val_difference_{axis}", title, f"Paired by seed. {BAND}", figure, axis))
         if len(train):
-            figure = loss_figure(train, axis, "Training loss, smoothed", looks)
-            pictures.append(Picture(f"train_loss_{axis}", "Training loss", f"{smoothing} {CUT_NOTE}", figure, axis))
-    return pictures
+            figure = loss_figure(train, axis, SMOOTHED, looks)
+            pictures.append(Picture(f"train_loss_{axis}", "Training loss", f"{SMOOTHING} {CUT_NOTE}", figure, axis))
+    return pictures + (_log_curves(con, plan, val, looks) if len(train) else [])
+
+
+def _log_curves(con: "DuckDBPyConnection", plan: Plan, val: pl.DataFrame, looks: dict[str, Look]) -> list[Picture]:
+    """Over steps on a logarithmic axis: the loss of all arms, and every run of the baseline, or of the first arm."""
+    train = curves.smooth(curves.train_curve(con, plan, log=True))
+    pictures = [Picture(f"train_loss_{LOG}", "Training loss", SMOOTHING, loss_figure(train, LOG, SMOOTHED, looks), LOG)]
+    if len(val := curves.thin(val, log=True)):
+        figure = loss_figure(val, LOG, "Validation loss", looks)
+        pictures.insert(0, Picture(f"val_loss_{LOG}", "Validation loss", BAND, figure, LOG))
+    arm = plan.baseline if plan.baseline in looks and plan.baseline is not None else next(iter(looks))
+    points = curves.run_extremes(con, plan, arm, log=True)
+    figure = runs_figure(points, arm, log=True, look=looks[arm])
+    return [*pictures, Picture("train_runs", f"Training loss of every run of {arm}", RAW, figure, LOG)]
 
 
 def _telemetry(con: "DuckDBPyConnection", plan: Plan, looks: dict[str, Look]) -> list[Picture]:

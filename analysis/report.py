@@ -9,7 +9,7 @@ import jinja2
 import polars as pl
 
 from analysis.answer import headline, judged, own, sentence, terms
-from analysis.draw import Look, looks_for
+from analysis.draw import LOG, Look, looks_for
 from analysis.frames import arms_of, changes_between_arms, runs_frame
 from analysis.lint_sweep import lint
 from analysis.pictures import Picture, pictures_for
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 Row = dict[str, Any]
 Kind = Literal["html", "md", "latex"]
 NAMES: dict[Kind, str] = {"html": "index.html", "md": "appendix.md", "latex": "appendix.tex"}
-AXIS_LABELS = [("step", "steps"), ("tokens", "tokens"), ("flops", "FLOPs"), ("wall_s", "time")]
+AXIS_LABELS = [("step", "steps"), ("tokens", "tokens"), ("flops", "FLOPs"), ("wall_s", "time"), (LOG, "steps, log")]
 RUN_COLUMNS = ("arm", "seed", "run_id", "state", "step", "steps", "val_loss", "tokens_per_s", "data_fingerprint")
 
 

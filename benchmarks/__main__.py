@@ -1,8 +1,9 @@
 """All benchmarks, one after the other: `python -m benchmarks`."""
 
-from benchmarks import many, record, telemetry
+from benchmarks import curves, many, record, telemetry
 
 if __name__ == "__main__":
     telemetry.main()
     many.main()
     record.main()
+    curves.main()

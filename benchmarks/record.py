@@ -48,23 +48,23 @@ def rows(seed: int, first: int, last: int) -> bytes:
     return frame.write_csv(include_header=False).encode()
 
 
-def spec(number: int, steps: int) -> dict[str, Any]:
+def spec(number: int, steps: int, arms: int = ARMS) -> dict[str, Any]:
     """A spec like those of a plan."""
     account = {"steps": steps, "params": 10**6, "params_non_embedding": 9 * 10**5, "tokens": steps * 4096}
     return {
         "run_id": f"{number:012x}",
-        "group_id": f"arm{number % ARMS}",
-        "seed": number // ARMS,
+        "group_id": f"arm{number % arms}",
+        "seed": number // arms,
         "config": {"model": {"d_model": 128}, "train": {"lr": 1e-3, "steps": steps}},
         "account": account | {"flops_per_token": 6e6, "train_flops": 6e6 * steps * 4096, "kv_bytes_per_token": 4},
         "data": {"name": "none", "fingerprint": "f", "tokenizer": "char 74", "vocab": 74, "bytes_per_token": 1.0},
     }
 
 
-def write_run(home: Home, number: int, steps: int, curve: bytes, done: bool) -> None:
+def write_run(home: Home, number: int, steps: int, curve: bytes, done: bool, arms: int = ARMS) -> None:
     """One run folder by the record's own writers, its curve in one piece."""
     run = home.run(f"{number:012x}")
-    run.create(spec(number, steps))
+    run.create(spec(number, steps, arms))
     attempt = run.claim({})
     assert attempt is not None
     attempt.start(0, {"python": "3"})
@@ -77,21 +77,21 @@ def write_run(home: Home, number: int, steps: int, curve: bytes, done: bool) -> 
     attempt.close()
 
 
-def write_home(home: Home, runs: int, steps: int) -> None:
+def write_home(home: Home, runs: int, steps: int, arms: int = ARMS) -> None:
     """`runs` finished runs and one that goes on, all in one plan."""
     home.ensure()
     curves = [rows(seed, 1, steps) for seed in range(TEMPLATES)]
     with patch("os.fsync"):  # of what is written here nothing must survive a power cut
         for number in range(runs + 1):
-            write_run(home, number, steps, curves[number % TEMPLATES], done=number < runs)
-        write_plan(home, runs, steps)
+            write_run(home, number, steps, curves[number % TEMPLATES], number < runs, arms)
+        write_plan(home, runs, steps, arms)
 
 
-def write_plan(home: Home, runs: int, steps: int) -> None:
+def write_plan(home: Home, runs: int, steps: int, arms: int) -> None:
     folder = home.sweeps / "many" / "plan"
-    planned.write(folder, [spec(number, steps) for number in range(runs)])
+    planned.write(folder, [spec(number, steps, arms) for number in range(runs)])
     listed = [
-        {"run_id": f"{n:012x}", "arm": f"arm{n % ARMS}", "seed": n // ARMS, "steps": steps, "train_flops": 1.0}
+        {"run_id": f"{n:012x}", "arm": f"arm{n % arms}", "seed": n // arms, "steps": steps, "train_flops": 1.0}
         for n in range(runs)
     ]
     names = {"sweep": "many", "plan_id": "plan", "scale": None, "baseline": "arm0", "question": "?"}

@@ -12,7 +12,7 @@ from pathlib import Path
 import duckdb
 import polars as pl
 
-from results import collect, load, planned, segments
+from results import bins, collect, load, planned, segments
 from results.files import BadFile, fsync_file, fsync_folder
 from results.home import Home
 from results.lock import exclusive
@@ -155,6 +155,7 @@ def _update(con: duckdb.DuckDBPyConnection, home: Home, survey: collect.Survey) 
     _insert(con, "runs", _planned(con, home))
     rows_new = _add_rows(con, home, survey)
     segments.point_views(con, home)
+    bins.cut(con)
     con.execute(_FINAL_FROM_ROWS)
     return rows_new
 
@@ -203,6 +204,8 @@ def _add_rows_of(
     new_ledger: dict[str, int] = {}
     for batch in load.batches(_readings(con, [file for file in files if file.kind == kind], ledger)):
         rows, bad = load.parse(batch)
+        if kind == "train":
+            _append(con, "bin_rows", bins.of_rows(rows))
         _insert(con, "quarantine", bad)
         new_ledger |= {chunk.file.name: chunk.end for chunk in batch}
         added += len(rows)
@@ -212,10 +215,12 @@ def _add_rows_of(
             waiting.clear()
             _advance(con, new_ledger, spilled=True)
             new_ledger.clear()
+            segments.spill(con, home, "bin")
     for rows in waiting:
         _append(con, f"{kind}_rows", rows)
     _advance(con, new_ledger, spilled=False)
     segments.spill(con, home, kind)
+    segments.spill(con, home, "bin")
     return added
 
 
@@ -262,7 +267,8 @@ def _reconciled_ledger(con: duckdb.DuckDBPyConnection, survey: collect.Survey) -
 
 def _forget_rows(con: duckdb.DuckDBPyConnection, path: str) -> None:
     _, run_id, _, attempt, name = Path(path).parts
-    con.execute(f"DELETE FROM {Path(name).stem}_rows WHERE run_id = ? AND attempt = ?", [run_id, int(attempt)])
+    for table in (f"{Path(name).stem}_rows", *(["bin_rows"] if name == "train.csv" else [])):
+        con.execute(f"DELETE FROM {table} WHERE run_id = ? AND attempt = ?", [run_id, int(attempt)])
     for table in ("quarantine", "ledger"):
         con.execute(f"DELETE FROM {table} WHERE path = ?", [path])
 

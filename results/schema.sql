@@ -43,6 +43,17 @@ CREATE TABLE eval_rows (
 -- layer: from 0, or -1 for the whole model. What each name means: lmcore/telemetry.py.
 CREATE TABLE telemetry_rows (run_id TEXT, attempt INTEGER, step BIGINT, name TEXT, layer BIGINT, value DOUBLE);
 
+-- Pictures of long runs are drawn from bins of steps (results/bins.py), never from every row; numbers never come from here.
+-- One row or, of a bin that was read in several pieces, several. loss: total is over its n finite values, low and high are
+-- the extremes of those, at low_step and high_step; n_bad values are NaN or infinite, the first at bad_step.
+CREATE TABLE bin_rows (
+    run_id TEXT, attempt INTEGER, bin BIGINT, n BIGINT, n_bad BIGINT, total DOUBLE, low DOUBLE, high DOUBLE,
+    low_step BIGINT, high_step BIGINT, bad_step BIGINT, first_step BIGINT, last_step BIGINT,
+    first_tokens BIGINT, last_tokens BIGINT, first_flops DOUBLE, last_flops DOUBLE, first_wall_s DOUBLE, last_wall_s DOUBLE
+);
+-- What an attempt owns of the bins that a resume cut in two, made from its rows.
+CREATE TABLE bin_cuts AS FROM bin_rows;
+
 -- `lab decode`: what generating with a run's model costs. Seconds; bytes of the whole batch's cache.
 CREATE TABLE decode (
     run_id TEXT, batch INTEGER, prompt INTEGER, new INTEGER, prefill_s DOUBLE, token_s DOUBLE, tokens_per_s DOUBLE,
@@ -62,6 +73,7 @@ CREATE TABLE segments (kind TEXT, path TEXT, rows BIGINT);
 CREATE VIEW train_all AS SELECT * FROM train_rows;
 CREATE VIEW eval_all AS SELECT * FROM eval_rows;
 CREATE VIEW telemetry_all AS SELECT * FROM telemetry_rows;
+CREATE VIEW bin_all AS SELECT * FROM bin_rows;
 
 -- What analysis reads: exactly one row per (run, step) or (run, step, name, layer), whatever kills and rewinds came between.
 -- An evaluation before the first update (step 0) belongs to the last attempt that started at 0.
@@ -77,3 +89,9 @@ WHERE (e.step > a.resume_step AND (a.until_step IS NULL OR e.step <= a.until_ste
 CREATE VIEW telemetry AS
 SELECT t.* FROM telemetry_all t JOIN attempts a USING (run_id, attempt)
 WHERE t.step > a.resume_step AND (a.until_step IS NULL OR t.step <= a.until_step);
+
+-- The bins of `train`. A bin of which an attempt owns a part only is in bin_cuts.
+CREATE VIEW train_bins AS
+SELECT b.* FROM bin_all b JOIN attempts a USING (run_id, attempt)
+WHERE b.first_step > a.resume_step AND (a.until_step IS NULL OR b.last_step <= a.until_step)
+UNION ALL BY NAME FROM bin_cuts;

@@ -8,6 +8,7 @@ size has no segment, and its database is one file.
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Literal
 from uuid import uuid4
 
 import duckdb
@@ -17,12 +18,15 @@ from results.files import fsync_file, fsync_folder, naming_full_disk
 from results.home import Home
 from results.rows import COLUMNS, RowKind
 
+TableKind = RowKind | Literal["bin"]
+
 SEGMENT_ROWS = 2_000_000
+KINDS: tuple[TableKind, ...] = (*COLUMNS, "bin")
 # An open connection goes on reading the segments of the database that it opened: none is deleted before this age.
 KEPT_S = 86_400.0
 
 
-def write(home: Home, kind: RowKind, frames: Sequence[pl.DataFrame]) -> Path:
+def write(home: Home, kind: TableKind, frames: Sequence[pl.DataFrame]) -> Path:
     """A new segment holding `frames`, durable."""
     home.segments.mkdir(exist_ok=True)
     path = home.segments / f"{kind}-{uuid4().hex[:12]}.parquet"
@@ -33,23 +37,24 @@ def write(home: Home, kind: RowKind, frames: Sequence[pl.DataFrame]) -> Path:
     return path
 
 
-def note(con: duckdb.DuckDBPyConnection, kind: RowKind, path: Path, rows: int) -> None:
+def note(con: duckdb.DuckDBPyConnection, kind: TableKind, path: Path, rows: int) -> None:
     """Let the database know of a segment."""
     con.execute("INSERT INTO segments VALUES (?, ?, ?)", [kind, path.name, rows])
 
 
-def spill(con: duckdb.DuckDBPyConnection, home: Home, kind: RowKind) -> None:
+def spill(con: duckdb.DuckDBPyConnection, home: Home, kind: TableKind) -> None:
     """Move the rows of `kind` into a segment when they are many."""
     ((rows,),) = con.execute(f"SELECT count(*) FROM {kind}_rows").fetchall()
     if rows >= SEGMENT_ROWS:
         note(con, kind, write(home, kind, [con.sql(f"FROM {kind}_rows").pl()]), rows)
         con.execute(f"DELETE FROM {kind}_rows")
-        con.execute("UPDATE ledger SET spilled = TRUE WHERE path LIKE ?", [f"%/{kind}.csv"])
+        source = "train" if kind == "bin" else kind
+        con.execute("UPDATE ledger SET spilled = TRUE WHERE path LIKE ?", [f"%/{source}.csv"])
 
 
 def point_views(con: duckdb.DuckDBPyConnection, home: Home) -> None:
     """Let the views read all segments, where they lie now."""
-    for kind in COLUMNS:
+    for kind in KINDS:
         names = [name for (name,) in con.execute("SELECT path FROM segments WHERE kind = ?", [kind]).fetchall()]
         paths = ", ".join(quoted(home.segments / name) for name in sorted(names))
         more = f" UNION ALL BY NAME SELECT * FROM read_parquet([{paths}])" if names else ""

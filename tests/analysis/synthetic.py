@@ -9,6 +9,8 @@ from typing import Any
 import duckdb
 import numpy as np
 
+from results import bins
+
 SCHEMA_SQL = Path(__file__).parents[2] / "results" / "schema.sql"
 STEPS, BATCH_TOKENS, EVAL_EVERY = 600, 4096, 50
 FFN = {"relu": 0.0, "gelu": -0.004, "silu": 0.002, "swiglu": -0.035, "geglu": -0.031}
@@ -88,7 +90,13 @@ class Builder:
         for n, arm in enumerate(arms):
             for seed in range(seeds):
                 self._run(sweep, plan_id, n * seeds + seed, arm, seed)
+        self.bin_rows()
         return self
+
+    def bin_rows(self) -> None:
+        """As an ingest does."""
+        self.con.register("fresh", bins.of_rows(self.con.sql("FROM train ORDER BY run_id, step").pl()).to_arrow())
+        self.con.execute("DELETE FROM bin_rows; INSERT INTO bin_rows BY NAME SELECT * FROM fresh")
 
     def _insert(self, table: str, row: dict[str, Any]) -> None:
         marks = ", ".join("?" * len(row))

@@ -89,7 +89,7 @@ def test_the_limits_cut_the_early_fall_and_hold_every_end(con: Any, plan: Plan) 
 
 
 def test_a_run_that_blows_up_does_not_flatten_the_others(con: Any, trouble: Plan) -> None:
-    curve = curves.smooth(curves.over_seeds(curves.train_points(con, trouble)))
+    curve = curves.smooth(curves.train_curve(con, trouble))
     assert max(curve["smoothed"].to_list()) > 2.2
     assert limits(curve, "smoothed")[1] < 2.2
 
@@ -149,7 +149,7 @@ def test_the_loss_picture_draws_the_means_and_names_every_arm(con: Any, plan: Pl
 
 
 def test_a_divergence_is_marked_in_the_arm_s_colour(con: Any, trouble: Plan) -> None:
-    curve = curves.thin(curves.smooth(curves.over_seeds(curves.train_points(con, trouble))))
+    curve = curves.smooth(curves.train_curve(con, trouble))
     axes: Any = figures.loss_figure(curve, "step", "t", LOOKS).axes[0]
     marks = [(line.get_color(), list(line.get_xdata())) for line in axes.lines if line.get_marker() == "x"]
     assert [mark for mark in marks if mark[1]] == [(LOOKS["gelu"].color, [300])]

@@ -110,7 +110,8 @@ def test_pictures_of_a_full_report(reports: dict[str, ReportFiles]) -> None:
     files = reports["ffn_ablation"]
     curves = [f"{kind}_{axis}" for kind in ("val_loss", "val_difference", "train_loss") for axis in
               ("step", "tokens", "flops", "wall_s")]  # fmt: skip
-    expected = {"final", "difference", "pareto_step_s", "flops", *curves}
+    log = {"val_loss_log_step", "train_loss_log_step", "train_runs"}
+    expected = {"final", "difference", "pareto_step_s", "flops", *curves, *log}
     assert {path.stem for path in files.images} == expected
     assert page(reports, "ffn_ablation").tags["svg"] == len(expected)
     for path in files.images:
