@@ -116,8 +116,11 @@ def _is_missing(text: str | None) -> bool:
 
 
 def parse_numbers(texts: Sequence[str | None]) -> list[float | None]:
-    """Numbers as people write them: 1,234,567  1_000  125M  1.3B  2e9  1.2×10^9; NaN for what says it diverged."""
+    """Numbers as people write them: 1,234,567  1_000  125M  2e9  1.2×10^9, all in %; NaN for what says it diverged."""
     cells = [text.strip() for text in texts if text is not None]
+    written = [cell for cell in cells if not _is_missing(cell) and cell.lower() not in DIVERGED]
+    if all(cell.endswith("%") for cell in written):
+        cells, texts = [c.rstrip("% ") for c in cells], [t and t.strip().rstrip("% ") for t in texts]
     commas = [cell for cell in cells if "," in cell]
     # 1,234 has its commas before groups of three; where any cell breaks that rule they are decimal commas.
     grouped = all(re.fullmatch(r"[+-]?\d{1,3}(,\d{3})+(\.\d*)?\s*[a-zA-Z]*", cell) for cell in commas)
