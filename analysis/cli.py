@@ -38,7 +38,7 @@ def verdict(
     final: Annotated[bool, typer.Option("--final", help="Table: take the last step of each run.")] = False,
     lr: Annotated[str | None, typer.Option(help="Table: column of the learning rate; the best of each arm.")] = None,
     cost: Annotated[str | None, typer.Option(help="Table: column of what a run cost.")] = None,
-    price: Annotated[float, typer.Option(help="Table: loss that one unit of --cost is worth.")] = 0.0,
+    price: Annotated[float, typer.Option(min=-1e30, max=1e30, help="Table: loss a unit of --cost is worth.")] = 0.0,
     sd_column: Annotated[str | None, typer.Option(help="Table of means: column of the sd over runs.")] = None,
     n: Annotated[str | None, typer.Option("--n", help="Table of means: column of the runs, or their number.")] = None,
     smallest_effect: Annotated[float | None, typer.Option(min=0, help="Table: smallest effect that matters.")] = None,

@@ -38,7 +38,7 @@ def fit(
         bool, typer.Option("--joint", help="Repeated data: fit the surface together with R_D*, R_N*.")
     ] = False,
     delta: Annotated[float, typer.Option(help="Width of the Huber zone of log loss; inf is least squares.")] = 1e-3,
-    budget: Annotated[list[float] | None, typer.Option(help="FLOPs to split best; may be repeated.")] = None,
+    budget: Annotated[list[float] | None, typer.Option(min=1, max=1e60, help="FLOPs to split best.")] = None,
     resamples: Annotated[int | None, typer.Option(min=0, help="Of the bootstrap [1000; 200 for ndu].")] = None,
     embeddings: opt.Embeddings = None,
     plots: opt.Plots = None,
@@ -82,7 +82,9 @@ def isoflop(
     unique_rows: opt.UniqueRows = False,
     final: opt.Final = False,
     per_pair: opt.PerPair = 6.0,
-    budget: Annotated[list[float] | None, typer.Option(help="FLOPs to extrapolate to [10 times the largest].")] = None,
+    budget: Annotated[
+        list[float] | None, typer.Option(min=1, max=1e60, help="FLOPs to reach [10 x the largest].")
+    ] = None,
     embeddings: opt.Embeddings = None,
     plots: opt.Plots = None,
     as_json: JsonFlag = False,
@@ -123,7 +125,9 @@ def multiverse(
     drop_highest: opt.DropHighest = 0,
     unique_rows: opt.UniqueRows = False,
     per_pair: opt.PerPair = 6.0,
-    budget: Annotated[float | None, typer.Option(help="FLOPs for N*, D/N, loss [10 times the largest].")] = None,
+    budget: Annotated[
+        float | None, typer.Option(min=1, max=1e60, help="FLOPs of the optimum [10 x the largest].")
+    ] = None,
     resamples: Annotated[int, typer.Option(min=0, help="Bootstrap resamples of each fit.")] = 40,
     plots: opt.Plots = None,
     as_json: JsonFlag = False,
@@ -195,7 +199,7 @@ def lint(
     run: opt.RunColumn = None,
     seed: opt.SeedColumn = None,
     where: opt.Where = None,
-    budget: Annotated[float | None, typer.Option(help="The compute that you want to know about.")] = None,
+    budget: Annotated[float | None, typer.Option(min=1, max=1e60, help="The FLOPs you ask about.")] = None,
     embeddings: opt.Embeddings = None,
     as_json: JsonFlag = False,
     home: HomeOption = None,
@@ -210,7 +214,7 @@ def lint(
     wanted = opt.columns(n=n, d=d, flops=flops, loss=loss, unique=unique, run=run, seed=seed)
     found = answer_lint.lint(source, wanted, Rules(where=where), budget, opt.counts_embeddings(embeddings), home)
     if as_json:
-        print_json([asdict(finding) for finding in found])
+        print_json({"warnings": [asdict(finding) for finding in found]})
     else:
         print_findings(stdout(), found)
 

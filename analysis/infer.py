@@ -1,5 +1,6 @@
 """How surely a scaling fit knows its parameters: cluster bootstrap, profile likelihood, and the flag `identified`."""
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -7,16 +8,16 @@ import numpy as np
 from scipy.special import fdtri
 
 from analysis.fit import Fit, Surface, is_fresh, with_allocation
-from analysis.huber import Floats, Solution, minimise, objective
-from analysis.repeated import DECAYS, RANGE
+from analysis.huber import Floats, Solution, huber, minimise, objective
+from analysis.repeated import DECAYS, RANGE, RepeatedData
 
 LEVEL = 0.95
 FARTHEST = {
     "A": float(np.log(1e9)),
     "B": float(np.log(1e9)),
 }  # log units that a profile walks before it counts as unbounded
+DECAY_GRID = np.geomspace(0.1, 1e4, 11)  # further starts for R_D* and R_N*
 FAR = float(np.log(1e4))
-OTHERS = ((10.0, 2.0), (100.0, 50.0))  # further starts for R_D* and R_N*
 # An interval whose ends differ by a larger factor does not pin a parameter down (amplitudes are exponentials of one).
 WIDEST, WIDEST_AMPLITUDE = 10.0, 100.0
 
@@ -71,12 +72,20 @@ def _resampled(fit: Fit, weights: Floats) -> dict[str, float] | None:
             return None
         known = {name: value for name, value in values.items() if name != "a"}
         model = replace(fit.model, fixed={**known, **fit.spec.fixed})
-        starts += [np.log(point)[: len(fit.theta)] for point in OTHERS]  # another surface may mean another valley
+        starts.append(_of_grid(model, fit.spec.delta, weights))  # another surface may mean another valley
     if np.count_nonzero(weights) <= len(fit.theta):
         return None
-    found = [minimise(model, start, fit.spec.delta, weights, warm=start is fit.theta) for start in starts]
+    found = [minimise(model, start, fit.spec.delta, weights, warm=True) for start in starts]
     best = min(found, key=lambda solution: solution.objective)
     return with_allocation(model.natural(best.theta)) if best.converged else None
+
+
+def _of_grid(model: Surface, delta: float, weights: Floats) -> Floats:
+    """Of R_D* and R_N* on a grid, where the objective is lowest."""
+    assert isinstance(model, RepeatedData)
+    grid = np.log(list(itertools.product(DECAY_GRID, repeat=len(model.names))))
+    objectives = huber(model.log_losses(grid) - model.target, delta) @ weights
+    return np.asarray(grid[np.argmin(objectives)])
 
 
 @dataclass(frozen=True)

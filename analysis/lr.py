@@ -1,7 +1,7 @@
 """The best learning rate of a sweep, how much a wrong one costs, and how the best one moves with size.
 
-`optimum` fits a parabola in log LR to the points near the lowest loss. Its interval is Fieller's (1954): all vertices
-that the data cannot tell from the best one; it may be open, where a delta-method interval would pretend not to be.
+`optimum` takes the points near the lowest loss and the posterior of the bottom of an uneven valley through them
+(`analysis.valley`); its interval may be open, where the data ends before the valley rises.
 """
 
 from collections.abc import Sequence
@@ -9,17 +9,15 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import fdtrc, stdtrit
 
 from analysis.huber import Floats
+from analysis.valley import Valley, valley
 
 Indices = NDArray[np.intp]
 Mask = NDArray[np.bool_]
 LEVEL = 0.95
-FEWEST = 5  # learning rates kept around the minimum while there are as many
 STEEPER = 4.0  # how much steeper than the left side the right side of a valley may be
 QUARTILE = 16.0  # a parabola rises by that many times its lower-quartile rise over its whole width; a cliff by more
-CUBIC = 0.05  # the window shrinks while a cubic term is significant at this level
 SAME = 1e-6  # log distance within which two learning rates are one
 
 
@@ -29,12 +27,12 @@ class LrError(ValueError):
 
 @dataclass(frozen=True)
 class LrOptimum:
-    """`lr` is the vertex of the parabola, kept inside the stable rates; `low`, `high` its 95 % interval, None at an end
-    that the data does not bound. `interior`: the lowest mean loss and the vertex lie strictly inside the tested rates.
-    `at_cliff`: the next higher tested rate diverged, or lies on a wall. `loss` is the parabola there in nats;
-    `best_tested` the tested rate of lowest mean loss; `used` the number of rates behind the parabola; `curvature`
-    d2 loss / d(ln lr)2 (0 where no parabola opens upward); `sd_log` the standard error of ln lr by the delta method,
-    None without any degree of freedom."""
+    """`lr` is the bottom of the valley, inside the stable rates; `low`, `high` its 95 % interval, None at an end
+    that the data does not bound. `interior`: the lowest mean loss and the bottom lie strictly inside the tested rates.
+    `at_cliff`: the next higher tested rate diverged, or lies on a wall. `loss` is the valley's floor in nats;
+    `best_tested` the tested rate of lowest mean loss; `used` the number of rates behind the valley; `curvature`
+    d2 loss / d(ln lr)2 (0 where no valley opens upward); `sd_log` the standard deviation of ln lr, None where three
+    runs or fewer leave nothing to judge it by."""
 
     lr: float
     low: float | None
@@ -70,8 +68,9 @@ def optimum(
     means[good] = (
         np.bincount(which[keep], y[keep], len(grid)) / np.maximum(np.bincount(which[keep], minlength=len(grid)), 1)
     )[good]
-    window = _window(grid, means, x, y, which, keep)
-    return _vertex(grid, means, x, y, keep & window[which], window)
+    window = _window(grid, means)
+    rows = keep & window[which]
+    return _bottom(grid, means, x[rows], y[rows], window)
 
 
 def _distinct(x: Floats) -> tuple[Floats, Indices]:
@@ -83,8 +82,8 @@ def _distinct(x: Floats) -> tuple[Floats, Indices]:
     return np.bincount(which, x) / np.bincount(which), which
 
 
-def _window(grid: Floats, means: Floats, x: Floats, y: Floats, which: Indices, keep: Mask) -> Mask:
-    """Which learning rates a parabola may describe (rates,): a contiguous run around the best."""
+def _window(grid: Floats, means: Floats) -> Mask:
+    """Which learning rates one valley may describe (rates,): a contiguous run around the best."""
     best = int(np.argmin(means))
     left, right = best, best
     limit, wall = _limit(means, best), _wall(grid, means, best)
@@ -93,14 +92,6 @@ def _window(grid: Floats, means: Floats, x: Floats, y: Floats, which: Indices, k
     while right < len(grid) - 1 and means[right + 1] <= min(limit, wall[right + 1]):
         right += 1
     left, right = _at_least(means, wall, left, right)
-    while right - left + 1 > FEWEST:
-        inside = keep & (which >= left) & (which <= right)
-        if not _cubic_shows(x[inside], y[inside]):
-            break
-        if means[left] >= means[right]:
-            left += 1
-        else:
-            right -= 1
     rates = np.arange(len(grid))
     return (rates >= left) & (rates <= right) & np.isfinite(means)
 
@@ -134,72 +125,43 @@ def _at_least(means: Floats, wall: Floats, left: int, right: int) -> tuple[int, 
     return left, right
 
 
-def _cubic_shows(x: Floats, y: Floats) -> bool:
-    """Whether a cubic term is significant beside a parabola; exact data has no noise to hide it."""
-    freedom = len(x) - 4
-    if freedom < 1:
-        return False
-    centred = (x - x.mean()) / max(float(np.ptp(x)), SAME)
-    left = [_residual(np.vander(centred, terms), y) for terms in (3, 4)]
-    if left[0] < 1e-20:
-        return False
-    ratio = (left[0] - left[1]) / max(left[1] / freedom, 1e-300)
-    return bool(fdtrc(1, freedom, ratio) < CUBIC)
-
-
-def _residual(design: Floats, y: Floats) -> float:
-    found = np.linalg.lstsq(design, y, rcond=None)[0]
-    return float(((y - design @ found) ** 2).sum())
-
-
-def _vertex(grid: Floats, means: Floats, x: Floats, y: Floats, use: Mask, window: Mask) -> LrOptimum:
-    best, last, used = int(np.argmin(means)), int(np.flatnonzero(window)[-1]), int(window.sum())
-    # A rate beyond the window whose loss the parabola cannot explain bounds the optimum as a divergence does.
-    cliff = last == best and best + 1 < len(grid)
-    tested = float(np.exp(grid[best]))
-    inside = 0 < best < len(grid) - 1
-    nothing = LrOptimum(tested, None, None, False, cliff, float(means[best]), tested, used, 0.0, None)
-    if used < 3:
-        return nothing
-    centre = float(grid[best])
-    design = np.vander(x[use] - centre, 3, increasing=True)
-    a, b, c = np.linalg.lstsq(design, y[use], rcond=None)[0]
-    if not c > 0:
-        return nothing
-    freedom = int(use.sum()) - 3
-    spread = _residual(design, y[use]) / freedom if freedom else np.nan
-    covariance = np.asarray(np.linalg.inv(design.T @ design) * spread, dtype=np.float64)
-    low, high = _fieller(b, c, covariance, freedom)
-    free = -b / (2 * c)
-    at = float(np.clip(free, grid[0] - centre, grid[last] - centre))
-    slope = np.array([0.0, -1 / (2 * c), b / (2 * c**2)])
+def _bottom(grid: Floats, means: Floats, x: Floats, y: Floats, window: Mask) -> LrOptimum:
+    """Of the runs (x, y) in the window."""
+    best, used = int(np.argmin(means)), int(window.sum())
+    first, last = np.flatnonzero(window)[[0, -1]]
+    # A rate beyond the window whose loss the valley cannot explain bounds the optimum as a divergence does.
+    cliff, inside, tested = bool(last == best < len(grid) - 1), 0 < best < len(grid) - 1, float(np.exp(grid[best]))
+    found = _valley(x, y) if used >= 3 else None
+    if found is None or not found.curvature > 0:
+        return LrOptimum(tested, None, None, False, cliff, float(means[best]), tested, used, 0.0, None)
+    # Beyond the window losses are too high to be near the optimum; beyond the tested rates nothing is known.
+    low = found.low if found.low is not None else grid[first - 1] if first > 0 else None
+    high = found.high if found.high is not None else grid[last + 1] if last + 1 < len(grid) else None
+    edge = (best == 0 and low is None) or (best == len(grid) - 1 and high is None)
+    known = np.isfinite(found.sd)
     return LrOptimum(
-        float(np.exp(centre + at)),
-        None if low is None else float(np.exp(centre + low)),
-        None if high is None else float(np.exp(min(centre + high, 700.0))),
-        bool(inside and grid[0] < centre + free < grid[-1]),
+        tested if edge else float(np.exp(found.bottom)),
+        None if low is None or not known else float(np.exp(low)),
+        None if high is None or not known else float(np.exp(high)),
+        inside,
         cliff,
-        float(a + b * at + c * at**2),
+        found.floor,
         tested,
         used,
-        float(2 * c),
-        float(np.sqrt(slope @ covariance @ slope)) if freedom else None,
+        found.curvature,
+        found.sd if known else None,
     )
 
 
-def _fieller(b: float, c: float, covariance: Floats, freedom: int) -> tuple[float | None, float | None]:
-    """All v with (b + 2 c v)^2 <= t^2 Var(b + 2 c v), or open ends."""
-    if freedom < 1:
-        return None, None
-    t2 = float(stdtrit(freedom, (1 + LEVEL) / 2)) ** 2
-    square = 4 * (c**2 - t2 * covariance[2, 2])
-    linear = 4 * (b * c - t2 * covariance[1, 2])
-    constant = b**2 - t2 * covariance[1, 1]
-    inside = linear**2 - 4 * square * constant
-    if square <= 0 or inside < 0:
-        return None, None
-    wide = np.sqrt(inside)
-    return float((-linear - wide) / (2 * square)), float((-linear + wide) / (2 * square))
+def _valley(x: Floats, y: Floats) -> Valley | None:
+    """Of three runs, which any parabola fits, its vertex without an interval; None where it opens downward."""
+    if len(x) > 3:
+        return valley(x, y, LEVEL)
+    c, b, a = np.polyfit(x - x.mean(), y, 2)
+    if not c > 0:
+        return None
+    at = float(np.clip(-b / (2 * c), *(np.array([x.min(), x.max()]) - x.mean())))
+    return Valley(float(x.mean() + at), None, None, np.nan, float(a + b * at + c * at**2), float(2 * c))
 
 
 @dataclass(frozen=True)

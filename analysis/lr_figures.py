@@ -106,7 +106,7 @@ def multiverse_picture(axes_of: Mapping[str, Sequence[str]], found: Sequence[Uni
 
 def lr_pictures(answer: LrAnswer) -> list[Picture]:
     """Loss against learning rate, and the law where there is one."""
-    caption = "Dots: runs (× at the top: diverged); line: the parabola; diamond and bar: optimum and 95 % interval."
+    caption = "Dots: runs (× at the top: diverged); line: its curvature; diamond and bar: optimum, 95 % interval."
     pictures = [Picture("lr_curves", "Loss against learning rate", caption, curves_figure(answer.curves))]
     if answer.law:
         name = next(iter(answer.law.exponents))

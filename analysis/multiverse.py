@@ -16,7 +16,7 @@ from analysis.allocate import allocate
 from analysis.fit import Fit, FitError, Spec, fit
 from analysis.infer import bootstrap, percentiles
 from analysis.ladder import Columns, Ladder, Rules, ladder
-from analysis.tables import TableError
+from analysis.tables import TableError, column
 
 DELTAS = (1e-3, 1e-4, 1e-2, float("inf"))
 OUTLYING = 4.0  # robust standard deviations from which a residual is one
@@ -56,7 +56,7 @@ def axes_of(frame: pl.DataFrame, columns: Columns, base: Ladder, choices: Choice
         "rows": ["all", "no outliers", "no smallest tenth", "no highest twentieth"],
     }
     if choices.n_columns:
-        axes["N"] = [base.columns.get("n", "n"), *choices.n_columns]
+        axes["N"] = [base.columns.get("n", "n"), *(column(frame, name, "--n-alt") for name in choices.n_columns)]
     if choices.tokens_from_flops and {"d", "flops"} <= base.columns.keys():
         axes["D"] = ["tokens", "C/(6N)"]
     if choices.final and "run" in base.rows.columns and base.rows["run"].n_unique() < len(base.rows):

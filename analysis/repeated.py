@@ -74,7 +74,11 @@ class RepeatedData:
 
     def log_loss(self, theta: Floats) -> Floats:
         """Predicted log loss (rows,)."""
-        return np.asarray(self._both(theta[None])[0][0])
+        return np.asarray(self.log_losses(theta[None])[0])
+
+    def log_losses(self, thetas: Floats) -> Floats:
+        """The same at several points: (points, parameters) to (points, rows)."""
+        return self._both(thetas, slopes=False)[0]
 
     def slopes(self, theta: Floats) -> Floats:
         """Derivatives of log loss (rows, parameters)."""
@@ -87,8 +91,8 @@ class RepeatedData:
         second = (gradients[: len(theta)] - gradients[len(theta) :]) / (2 * WIDTH)
         return np.asarray((second + second.T) / 2)
 
-    def _both(self, thetas: Floats) -> tuple[Floats, Floats]:
-        """Log loss and its derivatives at several points: (points, rows), (points, parameters, rows)."""
+    def _both(self, thetas: Floats, slopes: bool = True) -> tuple[Floats, Floats]:
+        """Log loss and, where wanted, its derivatives at several points: (points, rows), (points, parameters, rows)."""
         base = len(self.base.names)
         matrix, shift = self.base.affine
         full = (thetas[:, :base] @ matrix.T + shift)[:, :, None]
@@ -105,6 +109,8 @@ class RepeatedData:
         terms = np.stack(np.broadcast_arrays(log_e, log_a - alpha * n_eff, log_b - beta * d_eff))
         top = terms.max(axis=0)
         loss = top + np.log(np.exp(terms - top).sum(axis=0))
+        if not slopes:
+            return loss, np.empty(0)
         of_e, of_a, of_b = np.exp(terms - loss)
         # Slopes by (log E, log A, log B, alpha, beta), then by (log E, a, b, alpha, beta), then by what is free.
         by_n = -alpha * of_a * np.where(scarce, 1 - n_by_ratio, 0.0)

@@ -78,7 +78,7 @@ class Interval:
     @property
     def p(self) -> float:
         """Two-sided p of "no difference"; NaN without an interval."""
-        return min(1.0, 2 * self._below(-abs(self.estimate)))
+        return min(2 * self._below(-abs(self.estimate)), 1.0)  # NaN stays NaN in this order
 
     def p_equivalent(self, margin: float) -> float:
         """p of "at least `margin` apart", by two one-sided t tests (Schuirmann 1987)."""

@@ -125,7 +125,7 @@ def _gap(runs: pl.DataFrame, arm: str, judged: Judged) -> dict[str, Any]:
         "difference_n": gap.n,
         "difference_method": gap.method,
         "difference_unit": judged.unit,
-        "difference_percent": 100 * gap.estimate / level if level else math.nan,
+        "difference_percent": 100 * gap.estimate / abs(level) if level else math.nan,
         "difference_bits_per_byte": gap.estimate * scale,
         "p_holm": verdict.p_holm,
         "compute_gain": gain.ratio,

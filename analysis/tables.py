@@ -66,8 +66,7 @@ def read_table(path: Path) -> pl.DataFrame:
 
 
 def _csv_frame(content: bytes) -> pl.DataFrame:
-    text = content.decode("utf-8-sig") if b"\x00" not in content else content.decode("utf-16")
-    lines = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
+    lines = _lines(_decoded(content))
     if len(lines) < 2:
         raise pl.exceptions.NoDataError("it has no rows below its header")
     # A header names columns: the separator is what it has most of.
@@ -78,6 +77,27 @@ def _csv_frame(content: bytes) -> pl.DataFrame:
         io.StringIO("\n".join(lines)), separator=separator, infer_schema=False, truncate_ragged_lines=True
     )
     return frame.rename({name: name.strip() for name in frame.columns})
+
+
+def _decoded(content: bytes) -> str:
+    if b"\x00" in content:
+        return content.decode("utf-16")
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError:  # what spreadsheets write where UTF-8 is not the custom
+        return content.decode("cp1252", errors="replace")
+
+
+def _lines(text: str) -> list[str]:
+    """The header and the rows: no empty lines, no comments, but a header that begins with # as numpy writes it."""
+    lines = [line for line in text.splitlines() if line.strip()]
+    rows = [line for line in lines if not line.startswith("#")]
+    above = lines[lines.index(rows[0]) - 1] if rows and lines[0] != rows[0] else ""
+    cells = re.split(r"[,;\t|]|\s+", rows[0].strip()) if rows else []
+    numeric = all(number is not None for number in parse_numbers(cells))
+    if above and numeric and len(re.split(r"[,;\t|]|\s+", above.lstrip("# ").strip())) == len(cells):
+        return [above.lstrip("# "), *rows]
+    return rows
 
 
 def _json_frame(text: str) -> pl.DataFrame:
@@ -116,8 +136,11 @@ def _is_missing(text: str | None) -> bool:
 
 
 def parse_numbers(texts: Sequence[str | None]) -> list[float | None]:
-    """Numbers as people write them: 1,234,567  1_000  125M  1.3B  2e9  1.2×10^9; NaN for what says it diverged."""
+    """Numbers as people write them: 1,234,567  1_000  125M  2e9  1.2×10^9, all in %; NaN for what says it diverged."""
     cells = [text.strip() for text in texts if text is not None]
+    written = [cell for cell in cells if not _is_missing(cell) and cell.lower() not in DIVERGED]
+    if all(cell.endswith("%") for cell in written):
+        cells, texts = [c.rstrip("% ") for c in cells], [t and t.strip().rstrip("% ") for t in texts]
     commas = [cell for cell in cells if "," in cell]
     # 1,234 has its commas before groups of three; where any cell breaks that rule they are decimal commas.
     grouped = all(re.fullmatch(r"[+-]?\d{1,3}(,\d{3})+(\.\d*)?\s*[a-zA-Z]*", cell) for cell in commas)

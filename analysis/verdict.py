@@ -54,18 +54,11 @@ class Arm:
     diverged: int = 0  # runs whose value is not finite
     missing: int = 0  # planned runs without a value
     refused: Finding | None = None  # why this arm cannot be compared with the baseline
-    offset: float = 0.0  # what the arm's extra cost is worth, added to its mean
 
     @property
     def sample(self) -> Sample:
-        """n, mean and variance, cost included."""
-        own = self.published or sample(list(self.values.values()))
-        return Sample(own.n, own.mean + self.offset, own.variance)
-
-    @property
-    def costed(self) -> dict[Any, float]:
-        """The values, cost included."""
-        return {seed: value + self.offset for seed, value in self.values.items()}
+        """n, mean and variance."""
+        return self.published or sample(list(self.values.values()))
 
 
 @dataclass(frozen=True)
@@ -121,7 +114,7 @@ def gaps(others: Sequence[Arm], base: Arm, rules: Rules) -> list[Interval]:
         return [floor_difference(arm.sample, base.sample, rules.floor, level) for arm in others]
     seeds = SeedCorrelation({arm.name: arm.values for arm in (base, *others) if arm.paired and not arm.published})
     return [
-        difference(arm.costed, base.costed, seeds.without(arm.name, base.name), level)
+        difference(arm.values, base.values, seeds.without(arm.name, base.name), level)
         if arm.paired and base.paired and arm.values and base.values
         else welch(arm.sample, base.sample, level)
         for arm in others
@@ -195,6 +188,9 @@ def _refusal(arm: Arm, base: Arm, gap: Interval) -> Finding | None:
         if one.sample.n == 0:
             lost = f" ({one.diverged} diverged)" if one.diverged else ""
             return Finding("too_few_seeds", "error", f"too few seeds: {one.name} has no finite value{lost}", "run it")
+    if gap.exists and gap.error == 0 and arm.sample.variance == 0 == base.sample.variance:
+        reason = f"no spread: all values of {arm.name} are the same, and all of {base.name}"
+        return Finding("no_spread", "error", reason, "run other seeds, or give a noise floor (--sd, --sd-df)")
     if gap.exists:
         return None
     few = ", ".join(f"{one.name} {one.sample.n}" for one in (base, arm) if one.sample.n < LEAST_SEEDS)

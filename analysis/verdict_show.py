@@ -34,10 +34,12 @@ def of_table(
 def _json(judged: TableVerdict, rules: Rules) -> dict[str, Any]:
     means = {arm.name: arm.sample for arm in judged.arms}
     base = means[judged.baseline]
+    per_cent = 100 / abs(base.mean) if base.n and base.mean else None
+    no_gain = {f"compute_gain{part}": None for part in ("", "_low", "_high")}
     arms = [
         verdict.to_json()
-        | {"effect_percent": 100 * verdict.gap.estimate / base.mean if verdict.n and base.n and base.mean else None}
-        | {"effect_bits_per_byte": None, "compute_gain": None, "compute_gain_reason": "a table holds no loss curve"}
+        | {"effect_percent": verdict.gap.estimate * per_cent if verdict.n and per_cent else None}
+        | {"effect_bits_per_byte": None, **no_gain, "compute_gain_reason": "a table holds no loss curve"}
         for verdict in judged.verdicts
     ]
     return {
@@ -47,6 +49,7 @@ def _json(judged: TableVerdict, rules: Rules) -> dict[str, Any]:
         "arms": arms,
         "pooled_sd": judged.pooled and judged.pooled.sd,
         "pooled_df": judged.pooled and judged.pooled.freedom,
+        "left_out": dict(judged.left_out),
     }
 
 
@@ -56,6 +59,7 @@ def _table(judged: TableVerdict) -> "Table":
 
     base = next(arm for arm in judged.arms if arm.name == judged.baseline)
     spread = f", pooled sd {judged.pooled.sd:.4g} (df {judged.pooled.freedom:g})" if judged.pooled else ""
+    spread += "".join(f", {count} rows {reason}" for reason, count in judged.left_out.items())
     title = f"against {base.name}: mean {base.sample.mean:.6g}, n {base.sample.n}{spread}"
     table = Table("arm", "n", "mean", "effect", "95 % interval", "p (Holm)", "verdict", "reason", title=Text(title))
     means = {arm.name: arm.sample.mean for arm in judged.arms}

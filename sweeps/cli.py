@@ -67,12 +67,13 @@ def doctor(as_json: JsonFlag = False, home: HomeOption = None) -> None:
     from sweeps.doctor import examine
 
     found = examine(home_at(home))
+    ok = all(finding.level != "fail" for finding in found)
     if as_json:
-        print_json([vars(finding) for finding in found])
+        print_json({"ok": ok, "checks": [vars(finding) for finding in found]})
     else:
         for f in found:
             print(f"{f.level:<4}  {f.check:<8}  {f.seen}" + (f": {f.remedy}" if f.remedy else ""))
-    raise typer.Exit(1 if any(finding.level == "fail" for finding in found) else 0)
+    raise typer.Exit(0 if ok else 1)
 
 
 @app.command()

@@ -87,7 +87,7 @@ def _ask_for_verdicts(user: User) -> None:
     keys = {"arm", "verdict", "reason", "effect", "ci_low", "ci_high", "p_holm", "n", "diverged"}
     assert [arm["arm"] for arm in verdict["arms"]] == ["swiglu"] and keys <= set(verdict["arms"][0])
     assert verdict["arms"][0]["verdict"] in user.lab("verdict", "width").stdout
-    assert {"code", "level", "reason", "remedy"} == set(user.json("lint", "width")[0])
+    assert {"code", "level", "reason", "remedy"} == set(user.json("lint", "width")["warnings"][0])
     assert "few_seeds" in user.lab("lint", "width").stdout
     compared = user.json("compare", "width", "width")
     assert compared["baseline"] == "A:relu" and len(compared["arms"]) == 1

@@ -96,7 +96,7 @@ def test_isoflop_multiverse_lr_and_lint(tmp_path: Path) -> None:
     assert images(tmp_path / "isoflop") == ["isoflop_optimal_0", "isoflop_profiles_0"]
     assert images(tmp_path / "lr") == ["lr_curves", "lr_law"]
     assert images(tmp_path / "multiverse") == ["multiverse_E", "multiverse_a"]
-    found = json.loads(lab("lint", tmp_path / "runs.csv", "--json"))
+    found = json.loads(lab("lint", tmp_path / "runs.csv", "--json"))["warnings"]
     assert {"code", "level", "reason", "remedy"} == set(found[0])
 
 
@@ -163,3 +163,9 @@ def test_columns_of_a_sweep_can_be_named_otherwise() -> None:
     frame = sweep_table(scaled(Builder()), "ladder")
     with pytest.raises(TableError, match="did you mean 'params'"):
         ladder(frame, Columns(n="param", d="tokens", loss="val_loss"))
+
+
+@pytest.mark.parametrize("command", ["fit", "isoflop", "multiverse", "lint"])
+@pytest.mark.parametrize("budget", ["-1", "0", "nan", "inf"])
+def test_a_budget_is_a_number_of_flops(table: Path, command: str, budget: str) -> None:
+    assert CliRunner().invoke(cli.app, [command, str(table), "--budget", budget]).exit_code == 2

@@ -43,6 +43,31 @@ def test_the_interval_covers_the_truth(seeds: int) -> None:
     assert hits / tries == pytest.approx(0.95, abs=0.025)
 
 
+@pytest.mark.parametrize("ratio", [0.25, 1.0, 4.0])
+def test_a_valley_that_rises_faster_on_one_side_does_not_move_the_optimum(ratio: float) -> None:
+    """A parabola puts its vertex on the flat side, a factor 1.4 off, and its interval left the truth out in 7 of 10."""
+    generator, near, hits, tries = np.random.default_rng(3), 0, 0, 150
+    for _ in range(tries):
+        best = BEST * np.exp(generator.uniform(-0.5, 0.5))
+        lrs = np.geomspace(1.5e-4, 3e-2, 14)
+        x = np.log(lrs / best)
+        values = 3 + 0.06 * np.where(x < 0, ratio**-0.5, ratio**0.5) * x**2
+        found = optimum(lrs, values + generator.normal(0, 0.008, len(lrs)), 10.0)
+        near += abs(np.log(found.lr / best)) < np.log(1.3)
+        hits += (found.low or 0.0) <= best <= (found.high or np.inf)
+    assert near / tries > 0.85
+    assert hits / tries > 0.85
+
+
+def test_a_rate_that_diverged_bounds_an_optimum_before_it() -> None:
+    """The best rate is the last stable one: the optimum lies between its lower neighbour and the cliff."""
+    lrs = np.geomspace(3e-4, 3e-2, 9)
+    noise = np.random.default_rng(0).normal(0, 0.005, 9)
+    found = optimum(lrs, losses(lrs, cliff=1.01) + noise, 10.0)
+    assert found.low and found.high and found.low < BEST < found.high
+    assert found.high <= lrs[5] * 1.0001
+
+
 @pytest.mark.parametrize("beyond", [np.nan, 6.0, 11.0])
 def test_a_cliff_on_the_right_does_not_move_the_optimum(beyond: float) -> None:
     generator, near, tries = np.random.default_rng(1), 0, 200

@@ -50,3 +50,8 @@ def test_an_interval_says_how_much_of_the_spread_it_holds() -> None:
 def test_a_table_without_n_and_d_is_refused() -> None:
     with pytest.raises(TableError, match="N and D"):
         multiverse(runs(20).select("n", "loss"), Columns(), Rules(), Choices())
+
+
+def test_another_column_for_n_that_is_not_there_is_told() -> None:
+    with pytest.raises(TableError, match=r"--n-alt.*did you mean 'n_body'"):
+        multiverse(table(), Columns(), Rules(), Choices(n_columns=("n_bod",)), resamples=0)

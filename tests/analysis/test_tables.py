@@ -166,3 +166,11 @@ def test_rules_choose_rows() -> None:
         ladder(frame.drop("run"), Columns(), Rules(final=True))
     with pytest.raises(TableError, match="leaves no row"):
         ladder(frame, columns, Rules(drop_highest=4))
+
+
+def test_a_header_after_a_hash_and_letters_of_a_spreadsheet(tmp_path: Path) -> None:
+    """numpy.savetxt writes '# a b'; a comment that is no header stays one."""
+    (tmp_path / "t.csv").write_bytes("# made by hand\n# N,größe\n1,2\n3,4\n".encode("cp1252"))
+    assert read_table(tmp_path / "t.csv").to_dict(as_series=False) == {"N": [1.0, 3.0], "größe": [2.0, 4.0]}
+    (tmp_path / "u.csv").write_text("# a,b\nN,D\n1,2\n")
+    assert read_table(tmp_path / "u.csv").columns == ["N", "D"]

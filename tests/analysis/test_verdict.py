@@ -84,9 +84,14 @@ def test_published_means_are_judged_by_welch() -> None:
     assert verdict.gap.error == pytest.approx(math.sqrt((0.005**2 + 0.004**2) / 4))
 
 
-def test_the_price_of_cost_counts_against_an_arm() -> None:
-    cheap = one(shifted(0.0, offset=-0.05))
-    assert cheap.word == "better" and cheap.gap.estimate == pytest.approx(-0.05)
+def test_values_without_any_spread_are_no_evidence() -> None:
+    """Copies of one run: a point for an interval, and p = 0."""
+    arms = [Arm(name, dict.fromkeys(range(3), value)) for name, value in (("base", 3.0), ("new", 2.0))]
+    found = judge(arms, "base", Rules())[0]
+    assert (found.word, "no spread" in found.reason) == ("invalid", True)
+    assert judge(arms, "base", Rules(floor=NoiseFloor(0.01, 20)))[0].word == "better"
+    gone = judge([Arm("base", {0: 3.0, 1: 3.1}), Arm("new")], "base", Rules())[0]
+    assert (gone.to_json()["p"], gone.to_json()["effect"]) == (None, None)
 
 
 def test_without_baseline() -> None:

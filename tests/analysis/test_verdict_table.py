@@ -11,6 +11,7 @@ import polars as pl
 import pytest
 
 from analysis.stats import NoiseFloor
+from analysis.tables import TableError
 from analysis.verdict import Rules, VerdictError
 from analysis.verdict_show import of_table
 from analysis.verdict_table import Columns, TableVerdict, judge_table
@@ -70,6 +71,8 @@ def test_track3_has_the_published_pooled_sd(tmp_path: Path) -> None:
     assert judged.pooled is not None
     assert (len(judged.arms), judged.pooled.freedom) == (24, expected["df"])
     assert judged.pooled.sd == pytest.approx(expected["pooled_sd"], abs=5e-6)
+    as_it_comes = judge_table(track3(), Columns("arm", "val_loss"), "root:51ece938", Rules()).pooled
+    assert as_it_comes and as_it_comes.sd == pytest.approx(expected["pooled_sd"], rel=0.01)
 
 
 def test_checkpoints_of_one_run_are_no_replicates() -> None:
@@ -125,6 +128,7 @@ def test_what_is_no_finite_number_has_diverged_and_an_empty_cell_is_missing(tmp_
         ("arm,seed,tokens,loss", [(a, 0, s, 3 + s / 9) for a in ("base", "new") for s in range(3)], "intermediate"),
         ("arm,step,loss", [(a, s, 3 + s / 9) for a in ("base", "new") for s in range(3)], "no column names the run"),
         ("arm,seed,loss", [(a, 0, 3 + s / 9) for a in ("base", "new") for s in range(3)], "one run are no replicates"),
+        ("arm,Global Step,loss", [(a, s, 3 + s / 9) for a in ("base", "new") for s in range(3)], "no column names the"),
         ("arm,seed,loss", [("base", 0, 3.0), ("new", 0, 2.0)], "too few seeds"),
     ],
 )
@@ -162,14 +166,14 @@ def test_learning_rates(tmp_path: Path, best: Any, rates: Any, expected: str) ->
 @pytest.mark.parametrize(
     ("columns", "baseline", "message"),
     [
-        (Columns("arms", "loss"), "base", "no column 'arms' .--arm.; near: arm"),
+        (Columns("arms", "loss"), "base", "no column 'arms' .--arm.; did you mean 'arm'"),
         (Columns("arm", "loss"), "bose", "no arm 'bose' in column 'arm'; near: base"),
         (Columns("arm", "loss", sd="seed"), "base", "go together"),
         (Columns("arm", "loss", sd="seed", n="many"), "base", "a column or a number"),
     ],
 )
 def test_wrong_names_are_told(tmp_path: Path, columns: Columns, baseline: str, message: str) -> None:
-    with pytest.raises(VerdictError, match=message):
+    with pytest.raises((VerdictError, TableError), match=message):
         judge_table(written(tmp_path, HEAD, ROWS), columns, baseline, Rules())
 
 
@@ -191,5 +195,46 @@ def test_the_answer_is_strict_json_with_the_promised_keys(tmp_path: Path) -> Non
     answer, _ = of_table(written(tmp_path, HEAD, rows), Columns("arm", "loss"), "base", Rules(), False)
     assert json.loads(json.dumps(answer, allow_nan=False)) == answer
     assert answer["baseline"] == "base"
-    keys = {"arm", "verdict", "reason", "effect", "ci_low", "ci_high", "p_holm", "n", "diverged"}
+    keys = {"arm", "verdict", "reason", "effect", "ci_low", "ci_high", "p_holm", "n", "diverged", "compute_gain_low"}
     assert all(keys <= set(arm) for arm in answer["arms"])
+
+
+def test_tables_as_people_write_them(tmp_path: Path) -> None:
+    """Names in other letters, semicolons, decimal commas, per cent, arms that are numbers."""
+    rows = [f"{arm};{seed};{loss:.4f}".replace(".", ",") + "%" for arm, seed, loss in ROWS]
+    (tmp_path / "t.csv").write_text("\n".join(["Variant;Seed;Val Loss", *rows, " ;9;3,0%"]))
+    judged = judge_table(tmp_path / "t.csv", Columns("variant", "val_loss", seed="seed"), "base", Rules())
+    assert words(judged) == {"new": "better"}
+    assert judged.verdicts[0].gap.estimate == pytest.approx(-0.0995)
+    assert judged.left_out == {"without an arm": 1}
+    sizes = [(size, 3 + size + noise) for size in (0.5, 1) for noise in (0, 0.001, 0.002)]
+    assert words(judge_table(written(tmp_path, "w,loss", sizes), Columns("w", "loss"), "0.5", Rules())) == {
+        "1": "worse"
+    }
+
+
+def test_runs_of_unequal_cost_pay_each_for_itself(tmp_path: Path) -> None:
+    """Half of an arm trained longer and is better by just what that costs; the spread within the arm is the seeds'."""
+    rows = [("base", 100, 3 + s / 1000) for s in range(4)]
+    rows += [("new", cost, 2.9 - (cost - 100) / 1000 + s / 1000) for cost in (100, 200) for s in range(4)]
+    path = written(tmp_path, "arm,steps,run,loss", [(a, c, i, v) for i, (a, c, v) in enumerate(rows)])
+    judged = judge_table(path, Columns("arm", "loss", cost="steps", price=0.001), "base", Rules())
+    assert judged.verdicts[0].gap.estimate == pytest.approx(-0.1)
+    assert judged.pooled and judged.pooled.sd == pytest.approx(0.00129, rel=0.01)
+    unpaid = judge_table(path, Columns("arm", "loss"), "base", Rules())
+    assert unpaid.pooled and unpaid.pooled.sd == pytest.approx(0.00129, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("head", "rows", "columns", "message"),
+    [
+        ("arm,loss", [("base", 3), ("base", 3.1)], Columns("arm", "loss"), "no arm but 'base'"),
+        ("arm,loss", [("base", 3), ("new", "3.1 +- 0.2")], Columns("arm", "loss"), "must hold numbers"),
+        ("arm,loss,c", [("base", 3, 1), ("new", 3, "")], Columns("arm", "loss", cost="c", price=1), "missing in rows"),
+        ("arm,m,sd,n", [("base", 3, 0.1, 4), ("new", 3, 0.1, "")], Columns("arm", "m", sd="sd", n="n"), "whole number"),
+        ("arm,m,sd,n", [("base", 3, 0.1, 4), ("new", 3, -0.1, 4)], Columns("arm", "m", sd="sd", n="n"), "is not -0.1"),
+    ],
+)
+def test_nonsense_is_refused(tmp_path: Path, head: str, rows: Any, columns: Columns, message: str) -> None:
+    with pytest.raises((VerdictError, TableError), match=message):
+        judge_table(written(tmp_path, head, rows), columns, "base", Rules())

@@ -222,7 +222,7 @@ def test_a_thousand_signals_leave_a_loadable_checkpoint(user: User, make_sweep: 
 
 
 def test_an_installation_is_examined(user: User, tmp_path: Path) -> None:
-    found = {finding["check"]: finding for finding in user.json("doctor")}
+    found = {finding["check"]: finding for finding in user.json("doctor")["checks"]}
     assert {"python", "torch", "devices", "home", "rename", "claim", "fsync", "space", "clock"} <= set(found)
     assert {finding["level"] for finding in found.values()} <= {"ok", "warn"}
     (tmp_path / "file").write_text("")
