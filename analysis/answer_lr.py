@@ -1,12 +1,13 @@
 """Everything `lab lr` says: per configuration the best learning rate and the sensitivity, and the law between them."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 import polars as pl
 
+from analysis.huber import Floats
 from analysis.ladder import Columns, Rules, parts_of
 from analysis.lint import Finding
 from analysis.lr import LrError, LrOptimum, Sensitivity, optimum, sensitivity
@@ -17,6 +18,7 @@ FEATURES = ("width", "n", "d")
 UNEVEN = 0.25  # relative spread of the steps in log LR above which the mean over rates is no integral
 MOST = 200
 FEWEST_RATES = 3
+FOLLOWS = 0.98  # correlation of the logs above which two features cannot be told apart
 
 
 @dataclass(frozen=True)
@@ -128,6 +130,11 @@ def _curve(key: dict[str, Any], rows: pl.DataFrame) -> Curve:
 def _law(curves: list[Curve], findings: list[Finding]) -> Law | None:
     known = [curve for curve in curves if curve.best and curve.best.interior]
     names = [n for n in FEATURES if curves[0].features.get(n) and len({c.features.get(n) for c in known}) > 1]
+    names, followers = _apart({name: np.array([curve.features[name] for curve in known]) for name in names})
+    for name, leader in followers.items():
+        reason = f"{name} follows {leader} here, so the law is in {leader} alone."
+        remedy = f"Add configurations in which {name} varies on its own."
+        findings.append(Finding("feature_follows", "note", reason, remedy))
     if not names:
         return None
     lrs = np.array([curve.best.lr for curve in known if curve.best])
@@ -139,6 +146,20 @@ def _law(curves: list[Curve], findings: list[Finding]) -> Law | None:
         remedy = "Add configurations in which they vary on their own."
         findings.append(Finding("no_law", "warning", f"No law of the best LR: {error}.", remedy))
         return None
+
+
+def _apart(features: Mapping[str, Floats]) -> tuple[list[str], dict[str, str]]:
+    """Features whose logs vary on their own, and {another: the one it follows closely}; the first named leads."""
+    kept: dict[str, Floats] = {}
+    followers: dict[str, str] = {}
+    for name, values in features.items():
+        x = np.log(values)
+        leader = next((k for k, y in kept.items() if abs(float(np.corrcoef(x, y)[0, 1])) > FOLLOWS), None)
+        if leader is None:
+            kept[name] = x
+        else:
+            followers[name] = leader
+    return list(kept), followers
 
 
 def _findings(curves: list[Curve]) -> list[Finding]:

@@ -147,12 +147,15 @@ def padded(low: float, high: float) -> tuple[float, float]:
 def label_ends(axes: Axes, ends: list[tuple[str, float, float, Look]]) -> None:
     """Write each name beside the end (x, y in data units) of its line, pushed apart where they would collide.
 
-    An end above or below the picture counts as lying on its edge.
+    An end above or below the picture counts as lying on its edge. Of more names than there is room for, as many are
+    written, evenly spread from the lowest to the highest; a pointer shows the others.
     """
     low, high = axes.get_ylim()
     ends = sorted(((name, x, min(max(y, low), high), look) for name, x, y, look in ends), key=lambda end: end[2])
     inches = axes.get_window_extent().height / axes.figure.dpi
     line = 1.25 * mpl.rcParams["font.size"] / 72 / inches
+    if len(ends) > (most := max(2, int(1 / line))):
+        ends = [ends[round(i * (len(ends) - 1) / (most - 1))] for i in range(most)]
     heights = spread([(y - low) / (high - low) for _, _, y, _ in ends], line)
     lift = max(0.0, 0.02 - heights[0]) if heights else 0.0  # else names run into the axis title below
     for (name, x, y, look), height in zip(ends, heights, strict=True):

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
 ACROSS = 3  # panels in a row
+MOST_NAMED = 24  # arms; a legend of more would leave no room for the panels
 MOST_LAYERS = 6  # of a deep model as many layers are shown, evenly spread, the first and the last among them
 
 POINTS_SQL = """
@@ -68,7 +69,10 @@ def telemetry_figure(rows: pl.DataFrame, quantity: str, looks: dict[str, Look]) 
         figure.suptitle(title, x=0.01, ha="left", fontweight="bold", fontsize=STYLE["axes.titlesize"])
         figure.supylabel(unit, fontsize=8)
         handles, labels = grid[0].get_legend_handles_labels()
-        figure.legend(handles, labels, ncols=4, loc="outside lower center", frameon=False, fontsize=8, handlelength=1.5)
+        if len(labels) <= MOST_NAMED:
+            figure.legend(
+                handles, labels, ncols=4, loc="outside lower center", frameon=False, fontsize=8, handlelength=1.5
+            )
         return figure
 
 

@@ -222,3 +222,14 @@ def test_rates_are_lines_with_crosses_where_runs_diverged() -> None:
     axes: Any = figures.rates_figure(grids, looks_for([arm.name for arm in arms], plan.baseline)).axes[0]
     assert axes.get_xscale() == "log"
     assert [list(line.get_xdata()) for line in axes.lines if line.get_marker() == "x"] == [[], [2e-3]]
+
+
+def test_of_too_many_names_as_many_are_written_as_there_is_room_for() -> None:
+    with draw.canvas() as (figure, axes):
+        axes.plot([0, 1], [0, 1])
+        draw.label_ends(axes, [(f"arm {i}", 1.0, i / 99, LOOKS["relu"]) for i in range(100)])
+        figure.draw_without_rendering()
+    written = [text.get_text() for text in axes.texts]
+    assert written[0] == "arm 0"
+    assert written[-1] == "arm 99"
+    assert 5 < len(written) < 40

@@ -168,3 +168,18 @@ def test_tables_that_say_nothing_about_rates_are_refused() -> None:
     assert "no_optimum" in [f.code for f in diverged.findings]
     single = answer_lr(sweep().filter(pl.col("lr") < 2e-4), Columns(), Rules())
     assert [f.code for f in single.findings] == ["few_rates"]
+
+
+def test_a_feature_that_follows_another_is_left_out_of_the_law() -> None:
+    """Of one depth, parameters are a function of the width: the law is in the width alone, and says so."""
+    rows = [
+        {"lr": lr, "loss": 3 + (np.log(lr * width)) ** 2, "width": width, "n": 12.0 * width**2, "d": 1e6}
+        for width in (32.0, 64.0, 128.0, 256.0)
+        for lr in 2.0 ** np.arange(-9, -3)
+    ]
+    found = answer_lr(pl.DataFrame(rows), Columns(width="width", n="n", d="d"), Rules())
+    assert found.law is not None
+    assert found.law.exponents == pytest.approx({"width": -1.0}, abs=0.05)
+    assert [finding.reason for finding in found.findings if finding.code == "feature_follows"] == [
+        "n follows width here, so the law is in width alone."
+    ]
