@@ -59,20 +59,24 @@ def all_plans(home: Home) -> list[StoredPlan]:
     plans = []
     for path in sorted(home.sweeps.glob("*/*/plan.json")):
         try:
-            content = read_json(path)
+            content = planned.plan(path.parent)
         except BadFile:
             continue
         if content:
-            plans.append(StoredPlan(path.parent, content, max(_call_times(path.parent), default="")))
+            called_at = max((str(call.get("called_at", "")) for call in calls(path.parent)), default="")
+            plans.append(StoredPlan(path.parent, content, called_at))
     return plans
 
 
-def _call_times(folder: Path) -> Iterable[str]:
-    for path in (folder / "calls").glob("*.json"):
+def calls(plan_folder: Path) -> list[dict[str, Any]]:
+    """What each `lab sweep` of a plan noted, in no order; a damaged one is left out."""
+    found = []
+    for path in (plan_folder / "calls").glob("*.json"):
         try:
-            yield str((read_json(path) or {}).get("called_at", ""))
+            found.append(read_json(path) or {})
         except BadFile:
             continue
+    return found
 
 
 def run_states(home: Home, run_ids: Iterable[str], queue: slurm.Queue) -> list[RunState]:

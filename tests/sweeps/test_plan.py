@@ -15,6 +15,7 @@ from results.home import Home
 from sweeps.load import known, load
 from sweeps.plan import Plan, plan
 from sweeps.spec import Match, Sweep, SweepError
+from sweeps.stored import all_plans
 
 
 def planned(sweep_file: Path, tmp_path: Path, scale: str | None = None, seeds: int | None = None, **sets: Any) -> Plan:
@@ -110,13 +111,15 @@ def test_a_torn_spec_or_list_of_specs_is_mended_by_planning_again(sweep_file: Pa
     found, home = planned(sweep_file, tmp_path), Home(tmp_path / "home")
     found.write(home)
     whole = (found.folder(home) / "specs.jsonl").read_bytes()
-    (found.folder(home) / "specs.jsonl").write_bytes(whole[:-20])
     run = home.run(found.runs[0].run_id)
     run.create(found.runs[0].spec())
-    (run.path / "spec.json").write_bytes(b"")
-    found.write(home)
-    assert (found.folder(home) / "specs.jsonl").read_bytes() == whole
-    assert read_config(run.spec()).run_id == run.run_id
+    between_lines = whole.index(b"\n") + 1
+    for size in (0, between_lines, len(whole) - 20):
+        (found.folder(home) / "specs.jsonl").write_bytes(whole[:size])
+        (run.path / "spec.json").write_bytes(b"")
+        found.write(home)
+        assert (found.folder(home) / "specs.jsonl").read_bytes() == whole
+        assert read_config(run.spec()).run_id == run.run_id
 
 
 @pytest.mark.parametrize(
@@ -206,8 +209,9 @@ def test_a_damaged_plan_file_is_written_again(sweep_file: Path, tmp_path: Path) 
     found, home = planned(sweep_file, tmp_path), Home(tmp_path / "home")
     found.write(home)
     path = found.folder(home) / "plan.json"
-    for damage in ("", "{", "{}", "[]"):
+    for damage in ("", "{", "{}", "[]", '{"runs": []}'):
         path.write_text(damage)
+        assert all_plans(home) == []
         found.write(home)
         assert json.loads(path.read_text())["plan_id"] == found.plan_id
 
