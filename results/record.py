@@ -11,8 +11,6 @@ from results.files import BadFile, claim_folder, encode_json, now, numbered, rea
 from results.process import claim_identity
 from results.rows import COLUMNS, RowLog
 
-__all__ = ["Attempt", "AttemptInfo", "RunFolder", "Superseded", "claim_identity", "owned_until"]
-
 log = logging.getLogger(__name__)
 
 BEAT_EVERY_S = 2.0  # of a live attempt, whatever it is doing

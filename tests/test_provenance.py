@@ -40,7 +40,8 @@ def test_the_command_that_reproduces_a_run_does(user: User, sweep_file: Path) ->
     assert any(change.startswith("torch 0") for change in user.json("show", run_id, "--reproduce")["differs"])
     for damage in (b"", b"numpy", b"\xff\n"):
         lock.write_bytes(damage)
-        assert any(change.startswith("torch (absent)") for change in user.json("show", run_id, "--reproduce")["differs"])
+        differs = user.json("show", run_id, "--reproduce")["differs"]
+        assert any(change.startswith("torch (absent)") for change in differs)
 
 
 def test_secrets_of_the_environment_reach_no_file(tmp_path: Path, sweep_file: Path) -> None:
