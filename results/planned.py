@@ -30,6 +30,17 @@ def plan(plan_folder: Path) -> dict[str, Any] | None:
     return content
 
 
+def at_scale(sweep: str, scale: str | None) -> str:
+    """`sweep@scale`, or the sweep alone."""
+    return f"{sweep}@{scale}" if scale else sweep
+
+
+def is_meant(name: str, sweep: str, scale: str | None, plan_id: str) -> bool:
+    """Whether a person may call this plan `name`: SWEEP, SWEEP@SCALE or SWEEP/PLAN (or how the id of PLAN begins)."""
+    before, _, prefix = name.rpartition("/")
+    return name in (sweep, at_scale(sweep, scale)) or (bool(prefix) and before == sweep and plan_id.startswith(prefix))
+
+
 def specs(plan_folder: Path) -> dict[str, dict[str, Any]]:
     """{run_id: spec} of a plan; empty when it has none. Raises BadFile."""
     path = plan_folder / SPECS

@@ -15,7 +15,7 @@ from results.home import Home
 from sweeps.load import known, load
 from sweeps.plan import Plan, plan
 from sweeps.spec import Match, Sweep, SweepError
-from sweeps.stored import all_plans
+from sweeps.stored import all_plans, find_plan
 
 
 def planned(sweep_file: Path, tmp_path: Path, scale: str | None = None, seeds: int | None = None, **sets: Any) -> Plan:
@@ -59,6 +59,18 @@ def test_the_plan_is_what_the_models_are(sweep_file: Path, tmp_path: Path) -> No
         assert run.account.train_flops == run.account.flops_per_token * run.config.tokens
         assert run.match_residual is not None
         assert abs(run.match_residual) <= 0.005
+
+
+def test_a_stored_plan_is_found_by_every_name_it_has(sweep_file: Path, tmp_path: Path) -> None:
+    home = Home(tmp_path / "home")
+    for found in (planned(sweep_file, tmp_path), planned(sweep_file, tmp_path, "long")):
+        found.write(home)
+        for name in (f"{found.sweep}/{found.plan_id}", f"{found.sweep}/{found.plan_id[:6]}"):
+            assert find_plan(home, name).folder == found.folder(home)
+    assert find_plan(home, f"{found.sweep}@long").folder == found.folder(home)
+    for unknown in (f"{found.sweep}/", f"{found.sweep}@never", "other"):
+        with pytest.raises(SweepError, match=f"{found.sweep}@long"):
+            find_plan(home, unknown)
 
 
 def test_the_plan_file_says_all_of_it_and_is_written_once(sweep_file: Path, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 from results.home import Home
 from results.record import RunFolder
 from results.state import run_state
-from sweeps.hosts import BadHost, Watch, bad_hosts
+from sweeps.hosts import BadHost, Watch, bad_hosts, host_of
 from sweeps.slurm import Ending
 from sweeps.triage import shape
 from tests.results.helpers import new_run, started
@@ -57,6 +57,12 @@ def test_three_quick_failures_blame_a_host_only_where_another_works(home: Home) 
     assert list(found(home, runs)) == ["n7"]
     worked_at(runs[4], "n7")
     assert found(home, runs) == {}, "a success clears it"
+
+
+def test_a_claim_that_cannot_be_read_names_no_host(home: Home) -> None:
+    run = new_run(home)
+    (started(run).path / "claim.json").write_text("{")
+    assert host_of(run.attempts()[0]) == ""
 
 
 def test_two_failures_or_full_memory_blame_nobody(home: Home) -> None:
