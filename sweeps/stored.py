@@ -8,7 +8,7 @@ from typing import Any
 
 from lmcore.config import did_you_mean
 from results import planned
-from results.files import BadFile, read_json
+from results.files import BadFile, read_folder
 from results.home import Home
 from results.process import process_alive
 from results.record import BEAT_EVERY_S, RunFolder
@@ -70,13 +70,7 @@ def all_plans(home: Home) -> list[StoredPlan]:
 
 def calls(plan_folder: Path) -> list[dict[str, Any]]:
     """What each `lab sweep` of a plan noted, in no order; a damaged one is left out."""
-    found = []
-    for path in (plan_folder / "calls").glob("*.json"):
-        try:
-            found.append(read_json(path) or {})
-        except BadFile:
-            continue
-    return found
+    return read_folder(plan_folder / "calls")
 
 
 def run_states(home: Home, run_ids: Iterable[str], queue: slurm.Queue) -> list[RunState]:
