@@ -5,12 +5,14 @@ from typing import Any
 
 import pytest
 
+from results.files import write_json
 from results.home import Home
 from results.record import RunFolder
 from results.state import run_state
 from sweeps.hosts import BadHost, Watch, bad_hosts, host_of
 from sweeps.slurm import Ending
-from sweeps.triage import shape
+from sweeps.stored import StoredPlan
+from sweeps.triage import newest_command, shape
 from tests.results.helpers import new_run, started
 
 
@@ -35,6 +37,15 @@ def test_messages_that_differ_in_numbers_names_and_places_are_one(one: str, othe
 def test_messages_that_differ_in_words_are_two() -> None:
     assert shape("ValueError: no data") != shape("ValueError: no model")
     assert shape("ValueError: no data") != shape("TypeError: no data")
+
+
+@pytest.mark.parametrize("given", [["--home", "old place"], ["--home=old place"]])
+def test_the_command_that_goes_on_names_the_home_where_it_is_now(home: Home, given: list[str]) -> None:
+    plan = StoredPlan(home.sweeps / "s" / "p", {"sweep": "s"}, "")
+    assert newest_command(plan) == "lab sweep s"
+    (plan.folder / "calls").mkdir(parents=True)
+    write_json(plan.folder / "calls" / "1.json", {"command": ["lab", "sweep", "s.py", *given, "--retry-failed"]})
+    assert newest_command(plan) == " ".join(["lab", "sweep", "s.py", *given]).replace("old place", str(home.path))
 
 
 def failed_at(run: RunFolder, host: str, kind: str = "code") -> None:
