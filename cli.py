@@ -5,7 +5,7 @@ The commands of one room are in its `cli` module; here are those that join rooms
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -14,9 +14,6 @@ import results.cli
 import sweeps.cli
 from results.console import HomeOption, JsonFlag, home_at, ingested, print_json, stderr, stdout
 from sweeps.cli import ScaleOption, Sets
-
-if TYPE_CHECKING:
-    pass
 
 app = typer.Typer(
     help="Ablation and scaling experiments for decoder-only language models.",

@@ -4,6 +4,8 @@ import difflib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from results import planned
+
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
@@ -34,7 +36,7 @@ class Plan:
     @property
     def name(self) -> str:
         """`sweep@scale`, or the sweep alone."""
-        return f"{self.sweep}@{self.scale}" if self.scale else self.sweep
+        return planned.at_scale(self.sweep, self.scale)
 
 
 def resolve_plan(con: "DuckDBPyConnection", name: str) -> Plan:
@@ -48,16 +50,9 @@ def resolve_plan(con: "DuckDBPyConnection", name: str) -> Plan:
     ).fetchall()
     plans = [Plan(*row) for row in rows]
     for plan in plans:
-        if _means(name, plan):
+        if planned.is_meant(name, plan.sweep, plan.scale, plan.plan_id):
             return plan
     raise UnknownSweep(_no_such(name, plans))
-
-
-def _means(name: str, plan: Plan) -> bool:
-    if name in (plan.sweep, plan.name):
-        return True
-    sweep, _, prefix = name.rpartition("/")
-    return bool(prefix) and sweep == plan.sweep and plan.plan_id.startswith(prefix)
 
 
 def _no_such(name: str, plans: list[Plan]) -> str:

@@ -47,6 +47,15 @@ def load(folder: Path, step: int) -> dict[str, bytes]:
     return {name: _verified(source, name, claimed) for name, claimed in manifest["files"].items()}
 
 
+def verifies(folder: Path, step: int) -> bool:
+    """Whether the checkpoint of this step is whole, by its hashes."""
+    try:
+        load(folder, step)
+    except (BadFile, ValueError, OSError):
+        return False
+    return True
+
+
 def save(
     folder: Path, step: int, attempt: int, blobs: Mapping[str, bytes], keep_existing: bool, guard: Callable[[], None]
 ) -> None:
@@ -60,7 +69,7 @@ def save(
     try:
         _fill(private, step, attempt, blobs)
         guard()
-        if keep_existing and _verifies(folder, step):
+        if keep_existing and verifies(folder, step):
             return
         if target.exists():
             discard(target)
@@ -116,11 +125,3 @@ def _verified(source: Path, name: str, claimed: Any) -> bytes:
     if hashlib.sha256(data).hexdigest() != claimed.get("sha256"):
         raise BadFile(path, "SHA-256 differs from the manifest")
     return data
-
-
-def _verifies(folder: Path, step: int) -> bool:
-    try:
-        load(folder, step)
-    except (BadFile, ValueError, OSError):
-        return False
-    return True

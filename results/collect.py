@@ -206,7 +206,7 @@ def _add_run(found: Survey, run: RunFolder) -> None:
     for info in attempts:
         with found.tolerating(info.path):
             found.tables["attempts"].append(_attempt(run.run_id, info, limits[info.number]))
-        found.row_files.extend(_row_files(found, run.run_id, info, _has_ended(info, attempts, state)))
+        found.row_files.extend(_row_files(found, run.run_id, info, _is_closed(info, attempts, state)))
     done: Row = {}
     with found.tolerating(run.path / "DONE.json"):
         value = run.done() or {}
@@ -283,7 +283,7 @@ def _attempt(run_id: str, info: AttemptInfo, until_step: int | None) -> Row:
     }
 
 
-def _has_ended(info: AttemptInfo, attempts: list[AttemptInfo], state: RunState) -> bool:
+def _is_closed(info: AttemptInfo, attempts: list[AttemptInfo], state: RunState) -> bool:
     newest = info.number == attempts[-1].number
     return info.exit is not None or not newest or state.state not in (State.RUNNING, State.UNKNOWN)
 

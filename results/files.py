@@ -145,6 +145,17 @@ def read_json(path: Path) -> dict[str, Any] | None:
     return value
 
 
+def read_folder(folder: Path) -> list[dict[str, Any]]:
+    """The JSON objects in the `*.json` files of a folder, in no order; damaged files are left out."""
+    found = []
+    for path in folder.glob("*.json"):
+        try:
+            found.append(read_json(path) or {})
+        except BadFile:
+            continue
+    return found
+
+
 def numbered(folder: Path) -> list[int]:
     """The numbers of the sub-folders named by digits, sorted; empty if there is no such folder."""
     try:

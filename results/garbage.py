@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from results import checkpoints
-from results.files import BadFile
 from results.home import Home
 from results.keep import best_step
 from results.record import RunFolder
@@ -46,23 +45,15 @@ def _of_run(run: RunFolder) -> Iterator[Garbage]:
         return  # in use, or about to go on from where it was
     folder = run.path / "checkpoints"
     valid = run.valid_checkpoints()
-    good = next((step for step in reversed(valid) if _verifies(folder, step)), None)
-    if good is None:
-        return  # nothing is known to be whole, so nothing is safe to lose
-    kept = {good, best_step(run.validation_losses(), [s for s in valid if s == good or _verifies(folder, s)])}
+    whole = [step for step in valid if checkpoints.verifies(folder, step)]
+    if not whole:
+        return  # nothing is safe to lose
+    kept = {whole[-1], best_step(run.validation_losses(), whole)}
     for step in set(run.checkpoints()) - kept:
         why = "an older checkpoint" if step in valid else "a void checkpoint"
         yield _garbage(checkpoints.step_folder(folder, step), why)
     for path in folder.glob(".*"):
         yield _garbage(path, "left by a killed attempt")
-
-
-def _verifies(folder: Path, step: int) -> bool:
-    try:
-        checkpoints.load(folder, step)
-    except (BadFile, ValueError, OSError):
-        return False
-    return True
 
 
 def _garbage(path: Path, why: str) -> Garbage:

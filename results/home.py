@@ -7,8 +7,6 @@ from pathlib import Path
 from results.files import safe_name
 from results.record import RunFolder
 
-__all__ = ["Home", "safe_name"]
-
 _RUN_ID = re.compile(r"[0-9a-f]{12}")
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import duckdb
 import polars as pl
 
-from results import bins, collect, load, planned, segments
+from results import bins, collect, load, planned, query, segments
 from results.files import BadFile, fsync_file, fsync_folder
 from results.home import Home
 from results.lock import exclusive
@@ -89,14 +89,13 @@ def content_hash(home: Home) -> str:
     """
     digest = hashlib.sha256()
     tables = ("train", "evals", "telemetry", "runs EXCLUDE (state, kind, step)", "attempts", "plan_runs")
-    with duckdb.connect() as con:
-        con.execute(f"ATTACH {segments.quoted(home.database)} AS lab (READ_ONLY); USE lab")
+    with query.open(home) as con:
         for table in tables:
             name, _, exclude = table.partition(" ")
-            query = (
+            text = (
                 f"SELECT count(*), sum(md5_number_lower(t::VARCHAR)::HUGEINT) FROM (SELECT * {exclude} FROM {name}) t"
             )
-            digest.update(repr((name, con.execute(query).fetchone())).encode())
+            digest.update(repr((name, con.execute(text).fetchone())).encode())
     return digest.hexdigest()
 
 

@@ -2,12 +2,8 @@
 
 import csv
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from results.record import AttemptInfo
 
 
 def best_step(evals: Mapping[int, float], steps: Iterable[int]) -> int | None:
@@ -16,12 +12,14 @@ def best_step(evals: Mapping[int, float], steps: Iterable[int]) -> int | None:
     return min(finite)[1] if finite else None
 
 
-def validation_losses(attempts: Sequence["AttemptInfo"], limits: Mapping[int, int | None]) -> dict[int, float]:
-    """{step: validation loss} of the run's one timeline; lines that are no rows are passed over."""
+def validation_losses(files: Iterable[tuple[Path, int | None]]) -> dict[int, float]:
+    """{step: validation loss} from (file, last step that counts, None for all), oldest first; of a step the newest.
+
+    Lines that are no rows are passed over.
+    """
     found: dict[int, float] = {}
-    for info in attempts:
-        limit = limits[info.number]
-        for step, loss in _read_losses(info.path / "eval.csv"):
+    for path, limit in files:
+        for step, loss in _read_losses(path):
             if limit is None or step <= limit:
                 found[step] = loss
     return found

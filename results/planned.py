@@ -1,6 +1,6 @@
-"""Runs that are planned and not begun: their specs lie in one file of the plan until somebody makes their folder.
+"""Plans as they are stored: what is compared in one file, the specs of all runs in another.
 
-A plan of 10,000 runs is so a matter of two files, not of 10,000 folders.
+A run has no folder until somebody begins it, so that a plan of 10,000 runs is two files, not 10,000 folders.
 """
 
 import json
@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from results.files import BadFile, encode_json, write_bytes
+from results.files import BadFile, encode_json, read_json, write_bytes
 from results.home import Home
 from results.record import RunFolder
 
@@ -19,6 +19,26 @@ def write(plan_folder: Path, specs: Iterable[Mapping[str, Any]]) -> None:
     """Store the specs of a plan, one line each, durably."""
     plan_folder.mkdir(parents=True, exist_ok=True)
     write_bytes(plan_folder / SPECS, "".join(encode_json(spec, indent=None) for spec in specs).encode())
+
+
+def plan(plan_folder: Path) -> dict[str, Any] | None:
+    """The content of plan.json, None if there is none; BadFile if it is torn or no plan."""
+    path = plan_folder / "plan.json"
+    content = read_json(path)
+    if content is not None and not {"sweep", "plan_id", "scale", "runs"} <= content.keys():
+        raise BadFile(path, "not a plan")
+    return content
+
+
+def at_scale(sweep: str, scale: str | None) -> str:
+    """`sweep@scale`, or the sweep alone."""
+    return f"{sweep}@{scale}" if scale else sweep
+
+
+def is_meant(name: str, sweep: str, scale: str | None, plan_id: str) -> bool:
+    """Whether a person may call this plan `name`: SWEEP, SWEEP@SCALE or SWEEP/PLAN (or how the id of PLAN begins)."""
+    before, _, prefix = name.rpartition("/")
+    return name in (sweep, at_scale(sweep, scale)) or (bool(prefix) and before == sweep and plan_id.startswith(prefix))
 
 
 def specs(plan_folder: Path) -> dict[str, dict[str, Any]]:

@@ -28,9 +28,13 @@ def open(home: Home | str | Path | None = None) -> "duckdb.DuckDBPyConnection":
     if not home.database.exists():
         raise FileNotFoundError(f"{home.database} does not exist: run `lab ingest`")
     con = duckdb.connect()
-    quoted = str(home.database).replace("'", "''")
-    con.execute(f"ATTACH '{quoted}' AS lab (READ_ONLY); USE lab")
+    con.execute(f"ATTACH {quoted(home.database)} AS lab (READ_ONLY); USE lab")
     return con
+
+
+def quoted(path: Path) -> str:
+    """A path as an SQL string."""
+    return "'" + str(path).replace("'", "''") + "'"
 
 
 def rows(

@@ -11,8 +11,6 @@ from results.files import BadFile, claim_folder, encode_json, now, numbered, rea
 from results.process import claim_identity
 from results.rows import COLUMNS, RowLog
 
-__all__ = ["Attempt", "AttemptInfo", "RunFolder", "Superseded", "claim_identity", "owned_until"]
-
 log = logging.getLogger(__name__)
 
 BEAT_EVERY_S = 2.0  # of a live attempt, whatever it is doing
@@ -111,7 +109,8 @@ class RunFolder:
     def validation_losses(self) -> dict[int, float]:
         """{step: validation loss} of the run's one timeline."""
         attempts = self.attempts()
-        return keep.validation_losses(attempts, owned_until(attempts))
+        limits = owned_until(attempts)
+        return keep.validation_losses((info.path / "eval.csv", limits[info.number]) for info in attempts)
 
     def kept_checkpoints(self, newest: int) -> set[int]:
         """Steps whose checkpoints stay: the newest valid ones, and the one of lowest validation loss."""

@@ -16,6 +16,7 @@ import polars as pl
 
 from results.files import fsync_file, fsync_folder, naming_full_disk
 from results.home import Home
+from results.query import quoted
 from results.rows import COLUMNS, RowKind
 
 TableKind = RowKind | Literal["bin"]
@@ -76,8 +77,3 @@ def tidy(home: Home, used: set[str], rebuilt: bool) -> None:
             path.touch()
         elif time.time() - path.stat().st_mtime > KEPT_S:
             path.unlink(missing_ok=True)
-
-
-def quoted(path: Path) -> str:
-    """A path as an SQL string."""
-    return "'" + str(path).replace("'", "''") + "'"

@@ -7,9 +7,7 @@ from typing import Any
 
 from results.files import BadFile
 from results.process import process_alive
-from results.record import Attempt, AttemptInfo, RunFolder
-
-__all__ = ["Hint", "RunState", "State", "claim_run", "claimable", "process_alive", "run_state"]
+from results.record import AttemptInfo, RunFolder
 
 ATTEMPTS_WITHOUT_PROGRESS = 3
 
@@ -125,12 +123,6 @@ def _done(run: RunFolder) -> RunState | None:
 def claimable(state: State) -> bool:
     """Whether a worker may claim a run in this state (one that carries no cancel request)."""
     return state in (State.PLANNED, State.QUEUED, State.SUBMITTED, State.PREEMPTED, State.LOST)
-
-
-def claim_run(run: RunFolder, owner: Mapping[str, Any], hint: Hint | None = None) -> Attempt | None:
-    """Claim `run` if its state allows, against everyone who is looking at the same time; None if not."""
-    seen = run_state(run, hint)
-    return run.claim(owner, after=seen.attempts) if claimable(seen.state) else None
 
 
 def _attempt_state(run_id: str, info: AttemptInfo, hint: Hint) -> tuple[State, str | None, str]:

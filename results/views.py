@@ -15,6 +15,7 @@ from results.rows import RowKind, tail
 from results.state import ENDED, run_state
 
 LOOK_EVERY_S = 0.5
+NO_PROGRESS: dict[str, float | None] = {"val_loss": None, "train_loss": None, "tokens_per_s": None}
 
 
 class UnknownRun(LookupError):
@@ -51,8 +52,7 @@ def progress(run: RunFolder) -> dict[str, float | None]:
     """Last losses and speed of a run, from its files: what `lab status` shows needs no database."""
     done = _done(run)
     if done:
-        keys = {"val_loss": "val_loss", "train_loss": "train_loss", "tokens_per_s": "tokens_per_s"}
-        return {name: _number(done.get(key)) for name, key in keys.items()}
+        return {name: _number(done.get(name)) for name in NO_PROGRESS}
     attempts = run.attempts()
     limits = owned_until(attempts)
     train, evaluated = (_last_row(kind, attempts, limits) for kind in ("train", "eval"))

@@ -18,7 +18,6 @@ from lmcore.checkpoint import Blobs
 from lmcore.config import read_config
 from lmcore.train import Outcome, Silent, train
 from results import planned
-from results.files import StorageFull
 from results.home import Home
 from results.record import BEAT_EVERY_S, Attempt, RunFolder, Superseded
 from sweeps import environment
@@ -162,8 +161,7 @@ def kind_of(error: BaseException) -> str:
     """What went wrong, in one word: oom, disk, env or code."""
     if isinstance(error, (MemoryError, torch.cuda.OutOfMemoryError)) or "can't allocate memory" in str(error):
         return "oom"
-    full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
-    if full or isinstance(error, StorageFull):
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         return "disk"
     return "env" if isinstance(error, ImportError) else "code"
 

@@ -23,7 +23,6 @@ from sweeps.plan import Plan, PlannedRun, plan
 from sweeps.spec import SweepError
 from sweeps.watch import watch
 
-NO_PROGRESS: dict[str, float | None] = {"val_loss": None, "train_loss": None, "tokens_per_s": None}
 MOST_NAMED = 10  # failed runs, one line each; `lab failures` groups them
 SPARE_BYTES = 100_000  # a run also writes rows, a log and its ending
 
@@ -217,14 +216,14 @@ def all_well(counts: dict[str, int]) -> bool:
 
 
 def status(name: str, home: Home) -> dict[str, Any]:
-    """Every run of a sweep with its state; losses from the database."""
+    """Every run of a sweep with its state and its last losses, from the run folders."""
     found = stored.find_plan(home, name)
     queue, states = stored.judge(home, found.folder, found.run_ids)
     begun = home.folders()
     rows = [
         {key: run[key] for key in ("run_id", "arm", "seed", "steps")}
         | {"state": state.state.value, "kind": state.kind, "step": state.step, "detail": state.detail}
-        | (views.progress(home.run(state.run_id)) if state.run_id in begun else NO_PROGRESS)
+        | (views.progress(home.run(state.run_id)) if state.run_id in begun else views.NO_PROGRESS)
         for run, state in zip(found.runs, states, strict=True)
     ]
     names = {key: found.content[key] for key in ("sweep", "plan_id", "scale")}

@@ -177,6 +177,8 @@ ACTIONS: dict[str, Callable[[Path], None]] = {
 
 
 def _space(home: Home) -> Iterator[Finding]:
+    if not home.path.is_dir():
+        return  # said already
     free = shutil.disk_usage(home.path).free
     files = os.statvfs(home.path)
     enough = free >= LEAST_FREE_BYTES
@@ -187,6 +189,8 @@ def _space(home: Home) -> Iterator[Finding]:
 
 def _clock(home: Home) -> Iterator[Finding]:
     """The file system's clock against this machine's: a shared one has a clock of its own."""
+    if not home.path.is_dir():
+        return  # said already
     probe = home.path / f".clock-{uuid.uuid4().hex[:8]}"
     try:
         before = time.time()

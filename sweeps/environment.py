@@ -44,20 +44,28 @@ def installed() -> tuple[str, ...]:
 
 
 def write_lock(home: Home) -> None:
-    """Store the versions installed here under their hash, once."""
+    """Store the versions installed here under their hash, once; again if somebody damaged them."""
     path = home.locks / f"{_hash(installed())}.txt"
-    if not path.exists():
+    if _locked(path) != installed():
         home.locks.mkdir(parents=True, exist_ok=True)
         write_bytes(path, ("\n".join(installed()) + "\n").encode())
 
 
 def differences(lock: Path) -> list[str]:
     """What is installed here otherwise than `lock` says: 'name 1.0 -> 1.1'. A lock that is gone differs in itself."""
-    if not lock.exists():
+    locked = _locked(lock)
+    if locked is None:
         return [f"{lock} is gone"]
-    there, here = (dict(line.split("==") for line in lines) for lines in (lock.read_text().split(), installed()))
+    there, here = (dict(line.partition("==")[::2] for line in lines) for lines in (locked, installed()))
     names = sorted(name for name in there | here if there.get(name) != here.get(name))
     return [f"{name} {there.get(name, '(absent)')} -> {here.get(name, '(absent)')}" for name in names]
+
+
+def _locked(lock: Path) -> tuple[str, ...] | None:
+    try:
+        return tuple(lock.read_text(errors="replace").split())
+    except FileNotFoundError:
+        return None
 
 
 def _hash(lines: tuple[str, ...]) -> str:

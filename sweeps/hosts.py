@@ -29,9 +29,9 @@ class BadHost:
 
 
 def host_of(info: AttemptInfo) -> str:
-    """What SLURM calls the host of an attempt, else its own name."""
+    """What SLURM calls the host of an attempt, else its own name; "" where its claim cannot be read."""
     claim = info.claim or {}
-    return str(claim.get("node") or claim.get("host"))
+    return str(claim.get("node") or claim.get("host") or "")
 
 
 def works(info: AttemptInfo) -> bool:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from results.files import BadFile, now, read_json, write_json
+from results.files import now, write_json
 from results.home import Home
 from results.lock import exclusive
 from results.process import user
@@ -19,7 +19,7 @@ from sweeps import hosts, launch_local, slurm, snapshot
 from sweeps.hosts import BadHost
 from sweeps.plan import Plan
 from sweeps.spec import SweepError
-from sweeps.stored import judge
+from sweeps.stored import calls, judge
 
 Cluster = Literal["local", "slurm"]
 LAUNCHER_WAIT_S = 120.0
@@ -122,12 +122,8 @@ def _bad_hosts(home: Home, folder: Path, states: Sequence[RunState], options: Op
     if options.cluster == "local":
         return {}
     earlier: dict[str, BadHost] = {}
-    for path in sorted((folder / "calls").glob("*.json")):
-        try:
-            told = (read_json(path) or {}).get("avoided", [])
-        except BadFile:
-            continue
-        earlier |= {bad["name"]: BadHost(**bad) for bad in told}
+    for call in sorted(calls(folder), key=lambda call: str(call.get("called_at", ""))):
+        earlier |= {bad["name"]: BadHost(**bad) for bad in call.get("avoided", [])}
     return earlier | hosts.bad_hosts(home, states, slurm.endings(folder))
 
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from results.files import BadFile, now, read_json, write_json
+from results.files import now, read_folder, write_json
 from results.home import Home
 from results.process import claim_identity, process_alive
 
@@ -69,15 +69,8 @@ def living(plan: Path) -> list[int]:
 
 
 def _living(plan: Path) -> list[dict[str, Any]]:
-    found = []
-    for path in (plan / "workers").glob("*.json"):
-        try:
-            claim = read_json(path)
-        except BadFile:
-            continue  # torn by a crash: its process is gone
-        if claim and process_alive(claim):
-            found.append(claim)
-    return found
+    # A file that a crash has torn is left out: its process is gone.
+    return [claim for claim in read_folder(plan / "workers") if process_alive(claim)]
 
 
 def stop(processes: Sequence[subprocess.Popen[bytes]]) -> bool:

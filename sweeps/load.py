@@ -14,7 +14,7 @@ from types import ModuleType
 from pydantic import ValidationError
 
 from lmcore.config import ConfigError, did_you_mean, explain
-from results.home import safe_name
+from results.files import safe_name
 from sweeps.spec import Sweep, SweepError
 
 EXPERIMENTS = "experiments"

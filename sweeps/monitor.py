@@ -10,8 +10,8 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from results import views
 from results.home import Home
-from results.rows import tail
 from results.state import ENDED, RunState, State
 from sweeps import slurm
 from sweeps.show import STYLES, counts_line, duration, quantity
@@ -52,17 +52,14 @@ class Monitor:
         return Group(table, *more, *advice, Text(line))
 
     def _cells(self, state: RunState, run: Mapping[str, Any]) -> list[Text]:
-        newest = self.home.run(state.run_id).path / "attempts" / f"{state.attempts:04d}"
-        row = {name: float(value) for name, value in (tail(newest / "train.csv", "train") or [{}])[-1].items()}
-        step = max(state.step, int(row.get("step", 0)))
+        seen = views.progress(self.home.run(state.run_id))
+        loss, speed = seen["train_loss"], seen["tokens_per_s"]
         left = ""
-        if state.state is State.RUNNING and row.get("tokens_per_s"):
-            tokens = (run["steps"] - step) * run["tokens"] / run["steps"]
-            left = duration(tokens / row["tokens_per_s"])
-        loss = f"{row['loss']:.4f}" if row else ""
-        speed = quantity(row["tokens_per_s"]) if row else ""
+        if state.state is State.RUNNING and speed:
+            left = duration((run["steps"] - state.step) * run["tokens"] / run["steps"] / speed)
         note = state.kind or ("" if state.state in (State.RUNNING, State.DONE) else state.detail[:60])
-        words = [run["arm"], str(run["seed"]), "", f"{step}/{run['steps']}", loss, speed, left, note]
+        numbers = ["" if loss is None else f"{loss:.4f}", "" if speed is None else quantity(speed)]
+        words = [run["arm"], str(run["seed"]), "", f"{state.step}/{run['steps']}", *numbers, left, note]
         cells = [Text(word) for word in words]
         cells[2] = Text(state.state.value, style=STYLES.get(state.state, ""))
         return cells

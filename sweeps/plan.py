@@ -3,7 +3,7 @@
 import dataclasses
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import asdict, dataclass
 from functools import cache, cached_property
 from pathlib import Path
@@ -14,7 +14,7 @@ from lmcore.config import ConfigError, DataConfig, RunConfig, flatten, read_conf
 from lmcore.corpus import DataError
 from lmcore.data import DataInfo
 from results import planned
-from results.files import BadFile, encode_json, now, read_json, write_bytes
+from results.files import BadFile, encode_json, now, write_bytes
 from results.home import Home
 from results.record import CHECKPOINTS_KEPT
 from sweeps.load import Loaded
@@ -134,15 +134,16 @@ class Plan:
         for run in self.runs:
             if run.run_id in stored and encode_json(stored[run.run_id]) != encode_json(specs[run.run_id]):
                 _refuse_changed_default(stored[run.run_id], run)
-        if not _is_whole(folder):
+        if not _is_whole(folder, specs.keys()):
             planned.write(folder, specs.values())
             plan = encode_json(self.to_json() | {"created_at": now()}, indent=None)
             write_bytes(folder / "plan.json", plan.encode())
 
 
-def _is_whole(plan_folder: Path) -> bool:
+def _is_whole(plan_folder: Path, run_ids: Set[str]) -> bool:
+    """Whether both files are there and name every run: one that was cut between two lines is whole JSON still."""
     try:
-        return "runs" in (read_json(plan_folder / "plan.json") or {}) and bool(planned.specs(plan_folder))
+        return planned.plan(plan_folder) is not None and planned.specs(plan_folder).keys() >= run_ids
     except BadFile:
         return False  # damaged: the same plan is at hand to write it again
 

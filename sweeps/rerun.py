@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from lmcore import data
+from lmcore.corpus import DataError
+from results.files import BadFile
 from results.home import Home
 from results.process import claim_identity
 from results.record import RunFolder
@@ -47,7 +49,7 @@ def commands(home: Home, run: RunFolder) -> dict[str, Any]:
     """What to type to train `run` again with the code and the versions of its newest attempt."""
     started = [attempt for attempt in run.attempts() if attempt.claim and attempt.start]
     if not started:
-        raise SweepError(f"run {run.run_id} has not begun: there is nothing to reproduce yet")
+        raise SweepError(f"run {run.run_id} has no attempt that says with what it ran: it has not begun, or is damaged")
     claim, env = started[-1].claim or {}, (started[-1].start or {}).get("env", {})
     snapshot, lock = home.snapshots / str(claim.get("code_hash")), home.locks / f"{env.get('lock')}.txt"
     notes = [f"ran on {env.get('platform')}, {env.get('gpu') or env.get('cpu')}, python {env.get('python')}"]
@@ -68,7 +70,10 @@ def main() -> None:
     parser.add_argument("into", type=Path, help="a new home")
     given = parser.parse_args()
     stdout = os.fdopen(os.dup(sys.stdout.fileno()), "w")  # an attempt writes all that it prints to its own log
-    answer = rerun(given.run, given.into)
+    try:
+        answer = rerun(given.run, given.into)
+    except (OSError, BadFile, DataError, SweepError) as error:
+        sys.exit(f"error: {error}")
     print(json.dumps(answer), file=stdout, flush=True)
     sys.exit(0 if answer["same_weights"] else 1)
 

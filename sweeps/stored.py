@@ -8,7 +8,7 @@ from typing import Any
 
 from lmcore.config import did_you_mean
 from results import planned
-from results.files import BadFile, read_json
+from results.files import BadFile, read_folder
 from results.home import Home
 from results.process import process_alive
 from results.record import BEAT_EVERY_S, RunFolder
@@ -37,18 +37,18 @@ class StoredPlan:
         return [run["run_id"] for run in self.runs]
 
     @property
-    def names(self) -> tuple[str, str, str]:
-        """What a person may call it: the sweep, the sweep at its scale, the exact plan."""
-        sweep, plan_id, scale = (self.content[key] for key in ("sweep", "plan_id", "scale"))
-        return sweep, f"{sweep}@{scale}" if scale else sweep, f"{sweep}/{plan_id}"
+    def identity(self) -> tuple[str, str | None, str]:
+        """(sweep, scale, plan id)."""
+        return self.content["sweep"], self.content["scale"], self.content["plan_id"]
 
 
 def find_plan(home: Home, name: str) -> StoredPlan:
     """The plan called last among those of that name. Raises SweepError naming what there is."""
     plans = all_plans(home)
-    found = [plan for plan in plans if name in plan.names]
+    found = [plan for plan in plans if planned.is_meant(name, *plan.identity)]
     if not found:
-        known = sorted({n for plan in plans for n in plan.names[:2]})
+        called = [plan.identity for plan in plans]
+        known = sorted({n for sweep, scale, _ in called for n in (sweep, planned.at_scale(sweep, scale))})
         listed = f"known: {', '.join(known)}" if known else f"nothing was swept yet in {home.path}"
         raise SweepError(f"no sweep {name!r}{did_you_mean(name, known)}; {listed}")
     return max(found, key=lambda plan: plan.called_at)
@@ -59,20 +59,18 @@ def all_plans(home: Home) -> list[StoredPlan]:
     plans = []
     for path in sorted(home.sweeps.glob("*/*/plan.json")):
         try:
-            content = read_json(path)
+            content = planned.plan(path.parent)
         except BadFile:
             continue
         if content:
-            plans.append(StoredPlan(path.parent, content, max(_call_times(path.parent), default="")))
+            called_at = max((str(call.get("called_at", "")) for call in calls(path.parent)), default="")
+            plans.append(StoredPlan(path.parent, content, called_at))
     return plans
 
 
-def _call_times(folder: Path) -> Iterable[str]:
-    for path in (folder / "calls").glob("*.json"):
-        try:
-            yield str((read_json(path) or {}).get("called_at", ""))
-        except BadFile:
-            continue
+def calls(plan_folder: Path) -> list[dict[str, Any]]:
+    """What each `lab sweep` of a plan noted, in no order; a damaged one is left out."""
+    return read_folder(plan_folder / "calls")
 
 
 def run_states(home: Home, run_ids: Iterable[str], queue: slurm.Queue) -> list[RunState]:

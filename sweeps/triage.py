@@ -13,7 +13,7 @@ from results.home import Home
 from results.record import AttemptInfo
 from results.state import RunState, State
 from sweeps import hosts, slurm
-from sweeps.stored import StoredPlan, find_plan, judge
+from sweeps.stored import StoredPlan, calls, find_plan, judge
 
 TROUBLE = (State.FAILED, State.LOST, State.HELD, State.UNKNOWN)
 LOG_LINES = 5
@@ -165,13 +165,16 @@ def _commands(plan: StoredPlan, groups: Iterable[Group]) -> list[str]:
 
 
 def newest_command(plan: StoredPlan) -> str:
-    """The `lab sweep` that called this plan last, without the switches that are for once only."""
-    calls = []
-    for path in (plan.folder / "calls").glob("*.json"):
-        try:
-            calls.append(read_json(path) or {})
-        except BadFile:
-            continue
-    newest = max(calls, key=lambda call: call.get("called_at", ""), default={})
+    """The `lab sweep` that called this plan last, without the switches that are for once only.
+
+    --home is where the plan lies now: the folder may have moved since, or we are called from another one.
+    """
+    newest = max(calls(plan.folder), key=lambda call: call.get("called_at", ""), default={})
     words = [word for word in newest.get("command", []) if word not in ("--retry-failed", "--take-over", "--json")]
+    home = str(plan.folder.parents[2])
+    for place, word in enumerate(words):
+        if word.startswith("--home="):
+            words[place] = f"--home={home}"
+        elif place and words[place - 1] == "--home":
+            words[place] = home
     return shlex.join(words) if words else f"lab sweep {plan.content['sweep']}"

@@ -17,14 +17,14 @@ from pathlib import Path
 from typing import Any
 
 from results import planned
-from results.files import BadFile, now, read_json, write_json
+from results.files import now, read_json, write_json
 from results.home import Home
 from results.record import RunFolder
 from results.state import SETTLED, RunState, State, claimable, run_state
 from sweeps import environment, hosts, slurm
 from sweeps.attempt import DISK_FULL, ENDED, NO_ENVIRONMENT, NOT_CLAIMED, attempt_run
 from sweeps.signals import StopFlag, die_with_parent
-from sweeps.stored import judge
+from sweeps.stored import calls, judge
 
 log = logging.getLogger("lab.worker")
 
@@ -75,7 +75,7 @@ class Worker:
         self.granted: dict[str, int] = grants_since(self.plan, call)
         self.job, self.node, self.began = slurm.own_job(), slurm.own_node(), time.monotonic()
         self.owner = {"job": self.job, "node": self.node, "code_hash": call.get("code_hash"), "call": assignment.call}
-        plan = read_json(self.plan / "plan.json") or {"runs": []}
+        plan = planned.plan(self.plan) or {"runs": []}
         self.specs = planned.specs(self.plan)
         self.waiting = [self.home.run(run["run_id"]) for run in plan["runs"]]
         self.run_ids = [run.run_id for run in self.waiting]
@@ -240,11 +240,7 @@ class Worker:
 def grants_since(plan: Path, call: Mapping[str, Any]) -> dict[str, int]:
     """What this call and later ones allow to claim beyond the rules: run id -> attempts it had then."""
     granted: dict[str, int] = {}
-    for path in (plan / "calls").glob("*.json"):
-        try:
-            other = read_json(path) or {}
-        except BadFile:
-            continue
+    for other in calls(plan):
         if other.get("called_at", "") >= call.get("called_at", ""):
             for run_id, attempts in other.get("granted", {}).items():
                 granted[run_id] = max(attempts, granted.get(run_id, 0))

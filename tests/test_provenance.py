@@ -32,10 +32,16 @@ def test_the_command_that_reproduces_a_run_does(user: User, sweep_file: Path) ->
     assert answer["same_weights"]
     assert answer["val_loss"] == answer["val_loss_before"]
     again = subprocess.run(told["commands"][0], shell=True, capture_output=True, text=True, cwd=user.home.parent)
-    assert again.returncode != 0, "it never writes over what is there"
+    assert again.returncode == 1, "it never writes over what is there"
+    assert again.stderr.startswith("error: ")
+    assert len(again.stderr.splitlines()) == 1
     lock = Path(told["lock"])
     lock.write_text(lock.read_text().replace("torch==", "torch==0"))
     assert any(change.startswith("torch 0") for change in user.json("show", run_id, "--reproduce")["differs"])
+    for damage in (b"", b"numpy", b"\xff\n"):
+        lock.write_bytes(damage)
+        differs = user.json("show", run_id, "--reproduce")["differs"]
+        assert any(change.startswith("torch (absent)") for change in differs)
 
 
 def test_secrets_of_the_environment_reach_no_file(tmp_path: Path, sweep_file: Path) -> None:

@@ -227,7 +227,7 @@ def test_an_installation_is_examined(user: User, tmp_path: Path) -> None:
     assert {finding["level"] for finding in found.values()} <= {"ok", "warn"}
     (tmp_path / "file").write_text("")
     told = user.lab("doctor", "--home", str(tmp_path / "file" / "home"), code=1)
-    assert "fail" in told.stdout
+    assert [line.split()[:2] for line in told.stdout.splitlines() if line.startswith("fail")] == [["fail", "write"]]
     assert "LAB_HOME" in told.stdout
     assert "Traceback" not in told.stderr + told.stdout
 

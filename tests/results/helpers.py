@@ -13,6 +13,7 @@ import pytest
 
 from results.home import Home
 from results.record import Attempt, RunFolder
+from results.state import claimable, run_state
 
 ROOT = Path(__file__).parents[2]
 
@@ -46,6 +47,12 @@ def new_run(home: Home, number: int = 0) -> RunFolder:
     run = home.run(run_id(number))
     run.create(spec(number))
     return run
+
+
+def claim_if_allowed(run: RunFolder) -> Attempt | None:
+    """Look and claim, as a worker does."""
+    seen = run_state(run)
+    return run.claim({}, after=seen.attempts) if claimable(seen.state) else None
 
 
 def must_claim(run: RunFolder, **owner: Any) -> Attempt:

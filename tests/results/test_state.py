@@ -9,10 +9,10 @@ import pytest
 
 from results.files import read_json
 from results.home import Home
-from results.process import claim_identity
+from results.process import claim_identity, process_alive
 from results.record import RunFolder
-from results.state import Hint, State, claim_run, claimable, process_alive, run_state
-from tests.results.helpers import end, finished, hear, must_claim, new_run, python, started
+from results.state import Hint, State, claimable, run_state
+from tests.results.helpers import claim_if_allowed, end, finished, hear, must_claim, new_run, python, started
 
 ELSEWHERE = {"host": "another-host", "pid": 1, "pid_start": 1}
 GONE = {"pid": 2**22 + 1, "pid_start": 1}
@@ -191,9 +191,9 @@ def test_a_cancelled_run_is_not_resumed(home: Home) -> None:
     run = new_run(home)
     started(run).finish("preempted")
     run.request_cancel("me")
-    assert claim_run(run, {}) is None
+    assert claim_if_allowed(run) is None
     run.clear_cancel()
-    assert claim_run(run, {}) is not None
+    assert claim_if_allowed(run) is not None
 
 
 @pytest.mark.parametrize("name", ["DONE.json", "attempts/0001/exit.json", "attempts/0001/claim.json"])
@@ -204,7 +204,7 @@ def test_a_damaged_file_is_named_and_claims_nothing(home: Home, name: str) -> No
     found = run_state(run)
     assert found.state is State.UNKNOWN
     assert name in found.detail
-    assert claim_run(run, {}) is None
+    assert claim_if_allowed(run) is None
 
 
 def test_looking_changes_nothing(home: Home) -> None:

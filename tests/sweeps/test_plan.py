@@ -15,6 +15,7 @@ from results.home import Home
 from sweeps.load import known, load
 from sweeps.plan import Plan, plan
 from sweeps.spec import Match, Sweep, SweepError
+from sweeps.stored import all_plans, find_plan
 
 
 def planned(sweep_file: Path, tmp_path: Path, scale: str | None = None, seeds: int | None = None, **sets: Any) -> Plan:
@@ -58,6 +59,18 @@ def test_the_plan_is_what_the_models_are(sweep_file: Path, tmp_path: Path) -> No
         assert run.account.train_flops == run.account.flops_per_token * run.config.tokens
         assert run.match_residual is not None
         assert abs(run.match_residual) <= 0.005
+
+
+def test_a_stored_plan_is_found_by_every_name_it_has(sweep_file: Path, tmp_path: Path) -> None:
+    home = Home(tmp_path / "home")
+    for found in (planned(sweep_file, tmp_path), planned(sweep_file, tmp_path, "long")):
+        found.write(home)
+        for name in (f"{found.sweep}/{found.plan_id}", f"{found.sweep}/{found.plan_id[:6]}"):
+            assert find_plan(home, name).folder == found.folder(home)
+    assert find_plan(home, f"{found.sweep}@long").folder == found.folder(home)
+    for unknown in (f"{found.sweep}/", f"{found.sweep}@never", "other"):
+        with pytest.raises(SweepError, match=f"{found.sweep}@long"):
+            find_plan(home, unknown)
 
 
 def test_the_plan_file_says_all_of_it_and_is_written_once(sweep_file: Path, tmp_path: Path) -> None:
@@ -110,13 +123,15 @@ def test_a_torn_spec_or_list_of_specs_is_mended_by_planning_again(sweep_file: Pa
     found, home = planned(sweep_file, tmp_path), Home(tmp_path / "home")
     found.write(home)
     whole = (found.folder(home) / "specs.jsonl").read_bytes()
-    (found.folder(home) / "specs.jsonl").write_bytes(whole[:-20])
     run = home.run(found.runs[0].run_id)
     run.create(found.runs[0].spec())
-    (run.path / "spec.json").write_bytes(b"")
-    found.write(home)
-    assert (found.folder(home) / "specs.jsonl").read_bytes() == whole
-    assert read_config(run.spec()).run_id == run.run_id
+    between_lines = whole.index(b"\n") + 1
+    for size in (0, between_lines, len(whole) - 20):
+        (found.folder(home) / "specs.jsonl").write_bytes(whole[:size])
+        (run.path / "spec.json").write_bytes(b"")
+        found.write(home)
+        assert (found.folder(home) / "specs.jsonl").read_bytes() == whole
+        assert read_config(run.spec()).run_id == run.run_id
 
 
 @pytest.mark.parametrize(
@@ -206,8 +221,9 @@ def test_a_damaged_plan_file_is_written_again(sweep_file: Path, tmp_path: Path) 
     found, home = planned(sweep_file, tmp_path), Home(tmp_path / "home")
     found.write(home)
     path = found.folder(home) / "plan.json"
-    for damage in ("", "{", "{}", "[]"):
+    for damage in ("", "{", "{}", "[]", '{"runs": []}'):
         path.write_text(damage)
+        assert all_plans(home) == []
         found.write(home)
         assert json.loads(path.read_text())["plan_id"] == found.plan_id
 

@@ -5,12 +5,14 @@ from typing import Any
 
 import pytest
 
+from results.files import write_json
 from results.home import Home
 from results.record import RunFolder
 from results.state import run_state
-from sweeps.hosts import BadHost, Watch, bad_hosts
+from sweeps.hosts import BadHost, Watch, bad_hosts, host_of
 from sweeps.slurm import Ending
-from sweeps.triage import shape
+from sweeps.stored import StoredPlan
+from sweeps.triage import newest_command, shape
 from tests.results.helpers import new_run, started
 
 
@@ -37,6 +39,15 @@ def test_messages_that_differ_in_words_are_two() -> None:
     assert shape("ValueError: no data") != shape("TypeError: no data")
 
 
+@pytest.mark.parametrize("given", [["--home", "old place"], ["--home=old place"]])
+def test_the_command_that_goes_on_names_the_home_where_it_is_now(home: Home, given: list[str]) -> None:
+    plan = StoredPlan(home.sweeps / "s" / "p", {"sweep": "s"}, "")
+    assert newest_command(plan) == "lab sweep s"
+    (plan.folder / "calls").mkdir(parents=True)
+    write_json(plan.folder / "calls" / "1.json", {"command": ["lab", "sweep", "s.py", *given, "--retry-failed"]})
+    assert newest_command(plan) == " ".join(["lab", "sweep", "s.py", *given]).replace("old place", str(home.path))
+
+
 def failed_at(run: RunFolder, host: str, kind: str = "code") -> None:
     started(run, host=host, pid=1).finish("failed", kind=kind, error="RuntimeError: no device")
 
@@ -57,6 +68,12 @@ def test_three_quick_failures_blame_a_host_only_where_another_works(home: Home) 
     assert list(found(home, runs)) == ["n7"]
     worked_at(runs[4], "n7")
     assert found(home, runs) == {}, "a success clears it"
+
+
+def test_a_claim_that_cannot_be_read_names_no_host(home: Home) -> None:
+    run = new_run(home)
+    (started(run).path / "claim.json").write_text("{")
+    assert host_of(run.attempts()[0]) == ""
 
 
 def test_two_failures_or_full_memory_blame_nobody(home: Home) -> None:
