@@ -100,10 +100,11 @@ def search(
     if dry_run or not (yes or as_json or confirmed(trials)):
         return
     found = session.run(console)
-    if as_json:
-        print_json(session.answer(found))
-    else:
+    if not as_json:
         session.show(found, stdout())
+    best = analysis.cli.recommended(session.name, place, quiet=as_json)
+    if as_json:
+        print_json(session.answer(found) | {"recommended": best})
     raise typer.Exit(0 if session.complete(found) else 1)
 
 
