@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from analysis.lr import FEWEST, LrError, optimum
+from analysis.lr import FEWEST, LrError
+from analysis.lr_curve import recommend
 from results.home import Home
 from results.query import rows
 
@@ -35,7 +36,7 @@ def recommended(home: Home, name: str) -> list[dict[str, Any]]:
         if len(lrs) < FEWEST:
             continue
         try:
-            fit = optimum(lrs, losses, initial)
+            fit = recommend(lrs, losses, initial)
         except LrError:
             continue
         found.append({"at": others, "trials": len(lrs), **asdict(fit)})
@@ -62,6 +63,6 @@ def sentence(found: Mapping[str, Any]) -> str:
     where = "".join(f" {key}={value}" for key, value in found["at"].items())
     low, high = (f"{end:.3g}" if end is not None else "open" for end in (found["low"], found["high"]))
     line = f"recommended{where} {LR}={found['lr']:.3g} (95 % interval {low} to {high}), from {found['trials']} trials"
-    if not found["interior"]:
-        line += "; it lies at the edge of what was tried, so widen the range"
-    return line + ("; the next higher rates diverge" if found["at_cliff"] else "")
+    if found["low"] is None:
+        line += "; what was tried does not enclose an optimum: widen the range, or try more"
+    return line + (f"; {found['diverges_from']:.3g} diverged" if found["diverges_from"] else "")

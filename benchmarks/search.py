@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from analysis.lr import optimum
+from analysis.lr_curve import recommend
 from lmcore.config import RunConfig
 from lmcore.data import DataInfo
 from sweeps.search_samplers import SamplerName
@@ -59,7 +59,7 @@ def searched(surface: Surface, noise: float, seed: int, sampler: SamplerName = "
         losses.append(loss)
         diverged = math.isnan(loss)
         trials.tell(trial, Result("simulated", INITIAL if diverged else min(loss, INITIAL), None, {}))
-    fit = optimum(lrs, losses, INITIAL)
+    fit = recommend(lrs, losses, INITIAL)
     covered = (fit.low or 0.0) <= best <= (fit.high or math.inf)
     late = float(np.mean(np.isnan(losses[TRIALS // 2 :])))
     return Found(_factor(fit.lr, best), _factor(lrs[int(np.nanargmin(losses))], best), covered, late)
