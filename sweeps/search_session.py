@@ -101,6 +101,7 @@ class Session:
     def show(self, trials: Sequence[Trial], console: Console) -> None:
         """The result for a person."""
         console.print(search_show.trials_table(self.name, trials, self.controller.total))
+        console.print(f"`lab report {self.name}` draws the trials against each parameter")
 
     def complete(self, trials: Sequence[Trial]) -> bool:
         """Whether every trial has an answer."""
