@@ -120,6 +120,8 @@ class Controller:
         self._write()
         if active and not stop:
             self._start_workers()
+        if stop and not self.closed:
+            self.close()  # workers that wait for more need not
         return bool(active) and not (stop and not self._workers())
 
     def start(self) -> None:
@@ -244,7 +246,12 @@ class Controller:
             yield Curve(number, found, run.config.tokens, live, state.state is State.DIVERGED)
 
     def _is_stuck(self, state: RunState | None) -> bool:
-        return state is not None and state.state in (State.FAILED, State.CANCELLED)
+        """Failed or cancelled, unless a launch of ours has already allowed a worker to go on with it."""
+        if state is None or state.state not in (State.FAILED, State.CANCELLED):
+            return False
+        if state.state is State.CANCELLED:
+            return self.home.run(state.run_id).cancel_requested()
+        return all(launched.granted.get(state.run_id) != state.attempts for launched in self.launched)
 
     def _stop_asking(self, states: Mapping[str | None, RunState], stuck: Sequence[str | None]) -> bool:
         """After a cancellation nothing new is wanted; after several failures the next would fail as well."""
@@ -254,9 +261,10 @@ class Controller:
     def _start_workers(self) -> None:
         """More workers where a trial waits for one. A launch that changes nothing is not repeated for ever."""
         states = self._states()
-        waiting = [state for state in states.values() if claimable(state.state)]
         settled = {run_id for run_id, state in states.items() if state.state in SETTLED}
-        wanted = min(self.jobs, sum(state.state not in ENDED for state in states.values()))
+        left = [state for state in states.values() if state.state not in SETTLED and not self._is_stuck(state)]
+        waiting = [state for state in left if claimable(state.state) or state.state in ENDED]
+        wanted = min(self.jobs, len(left))
         if not waiting or self._workers() >= wanted:
             return
         progress = (len(settled), sum(state.step for state in states.values()), len(states))

@@ -9,9 +9,9 @@ from rich.console import Console
 from rich.live import Live
 
 from results.home import Home
-from results.state import SETTLED
+from results.state import SETTLED, State
 from sweeps import search_show, slurm
-from sweeps.commands import SweepRequest, assignments
+from sweeps.commands import SweepRequest, assignments, started_lines
 from sweeps.estimate import estimate
 from sweeps.launch import Options
 from sweeps.search import LOOK_EVERY_S, Controller, Trial, held
@@ -77,6 +77,9 @@ class Session:
             self.controller.open()
             try:
                 self.controller.start()
+                for launched in self.controller.launched:
+                    for line in started_lines(launched):
+                        console.print(line)
                 self._watch(console)
             except KeyboardInterrupt:
                 console.print("stopping: each run saves first")
@@ -101,6 +104,8 @@ class Session:
     def show(self, trials: Sequence[Trial], console: Console) -> None:
         """The result for a person."""
         console.print(search_show.trials_table(self.name, trials, self.controller.total))
+        if any(trial.state == State.FAILED for trial in trials):
+            console.print(f"`lab failures {self.name}` says what to do; --retry-failed starts failed trials again")
         console.print(f"`lab report {self.name}` draws the trials against each parameter")
 
     def complete(self, trials: Sequence[Trial]) -> bool:

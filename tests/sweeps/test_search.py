@@ -94,6 +94,34 @@ def test_bad_spaces_are_refused_in_one_line(tmp_path: Path, text_file: Path, use
     assert not list(user.home.glob("sweeps/*"))
 
 
+def test_a_run_that_fails_is_no_observation_and_the_others_go_on(tmp_path: Path, text_file: Path, user: User) -> None:
+    """A batch that no memory holds."""
+    path = write(tmp_path, text_file, "{'train.batch': Choices([2, 10**12, 4])}")
+    answer = search(user, path, 3, "--sampler", "grid", "-j", "1", code=1)
+    assert sorted(row["state"] for row in answer["results"]) == ["DONE", "DONE", "FAILED"]
+    assert user.json("sql", RUNNING) == [{"n": 1}]
+    again = search(user, path, 3, "--sampler", "grid", "-j", "1", "--retry-failed", code=1)
+    assert again["results"] == answer["results"]
+    assert sorted(user.attempts().values()) == [1, 1, 2]
+
+
+@pytest.mark.slow
+def test_a_search_that_was_cancelled_ends_and_the_same_command_continues_it(
+    tmp_path: Path, text_file: Path, user: User
+) -> None:
+    path = write(tmp_path, text_file, steps=4000, every=500)
+    controller = user.start("search", str(path), "--trials", "6", "--yes", "-j", "2")
+    wait_until(lambda: "RUNNING" in user.states("tiny"), "a trial that runs")
+    user.lab("cancel", "tiny")
+    assert controller.wait(timeout=40) == 1
+    wait_until(lambda: not user.worker_pids(), "workers that leave", 20)
+    asked = _asked(user)
+    assert len(asked) < 6
+    search(user, path, 6, "-j", "2")
+    check_is_sound(user, 6)
+    assert {number: _asked(user)[number] for number in asked} == asked
+
+
 @pytest.mark.slow
 def test_a_diverged_trial_is_told_a_finite_loss_and_shown_as_diverged(
     tmp_path: Path, text_file: Path, user: User
