@@ -65,6 +65,46 @@ def sweep(
     raise typer.Exit(0 if not wait or commands.all_well(counts) else 1)
 
 
+@app.command()
+def search(
+    name: Annotated[str, typer.Argument(help="A file or experiment whose search() returns a Search.")],
+    trials: Annotated[int, typer.Option(min=1, help="Trials in all, those of earlier calls included.")],
+    sampler: Annotated[str, typer.Option(help="tpe, random, grid, cmaes or gp.")] = "tpe",
+    pruner: Annotated[str, typer.Option(help="none, median, asha or hyperband.")] = "none",
+    seed: Annotated[int, typer.Option(min=0, help="Of the sampler; runs keep their own.")] = 0,
+    set_: Sets = None,
+    cluster: Annotated[str, typer.Option(help="local or slurm.")] = "local",
+    jobs: Annotated[int | None, typer.Option("-j", "--jobs", min=1, help="Trials at once at most.")] = None,
+    slurm: Annotated[list[str] | None, typer.Option(help="SLURM option, such as partition=gpu or time=120.")] = None,
+    retry_failed: Annotated[bool, typer.Option(help="Start failed trials again.")] = False,
+    take_over: Annotated[bool, typer.Option(help="Go on with trials whose worker elsewhere is dead.")] = False,
+    dry_run: Annotated[bool, typer.Option(help="Only show the first asks and the budget.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before starting.")] = False,
+    as_json: JsonFlag = False,
+    home: HomeOption = None,
+) -> None:
+    """Search for settings of low validation loss; the same command continues a search that was stopped."""
+    from sweeps.commands import SweepRequest, confirmed
+    from sweeps.search_session import SearchRequest, Session
+
+    place, console = home_at(home), stderr()
+    how = SweepRequest(name, None, set_ or (), None, cluster, jobs, slurm or (), retry_failed, take_over)
+    session = Session(SearchRequest(how, trials, sampler, pruner, seed), place)
+    if as_json and dry_run:
+        print_json(session.budget())
+    else:
+        session.show_budget(console if as_json else stdout())
+    if dry_run or not (yes or as_json or confirmed(trials)):
+        return
+    found = session.run(console)
+    if not as_json:
+        session.show(found, stdout())
+    best = analysis.cli.recommended(session.name, place, quiet=as_json)
+    if as_json:
+        print_json(session.answer(found) | {"recommended": best})
+    raise typer.Exit(0 if session.complete(found) else 1)
+
+
 for room in (sweeps.cli, results.cli, analysis.cli):
     app.add_typer(room.app)
 

@@ -2,7 +2,7 @@
 
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -143,6 +143,18 @@ def write(name: str, home: "Home", quiet: bool, out: Path | None = None, kind: "
     if not quiet:
         print(f"report: {files.page}")
     return files
+
+
+def recommended(name: str, home: "Home", quiet: bool) -> list[dict[str, Any]]:
+    """Ingest, and say which learning rate the trials of a search speak for."""
+    from analysis import trials
+    from results.ingest import ingest as ingest_files
+
+    ingest_files(home)
+    found = trials.recommended(home, name)
+    for one in () if quiet else found:
+        print(trials.sentence(one))
+    return found
 
 
 def export_curves(name: str, home: "Home", tensorboard: Path | None, wandb: Path | None) -> dict[str, list[str]]:

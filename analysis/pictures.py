@@ -12,7 +12,7 @@ import matplotlib as mpl
 import polars as pl
 from matplotlib.figure import Figure
 
-from analysis import curves
+from analysis import curves, search_figures
 from analysis.draw import LOG, STYLE, TIP, Look
 from analysis.figures import (
     decode_figure,
@@ -118,6 +118,7 @@ def pictures_for(
         if plan.baseline in looks and len(looks) > 1:
             pictures.append(_forest(rows, plan, looks))
         pictures += [*_paretos(rows, looks), *_rates(runs, looks)]
+    pictures += _search(con, plan)
     if len(cost := decode_costs(con, plan)):
         caption = (
             f"Batch {cost['batch'][0]}, measured with the first seed's model. A dot's size: bytes of its KV cache."
@@ -128,6 +129,26 @@ def pictures_for(
         caption = "Exact causal count; percent: share of the arm. Equal lengths: arms matched in compute."
         pictures.append(Picture("flops", "Forward FLOPs by component", caption, flops_figure(shares), "compute"))
     return pictures + _telemetry(con, plan, looks)
+
+
+def _search(con: "DuckDBPyConnection", plan: Plan) -> list[Picture]:
+    """Trials by parameter, where the plan is a search."""
+    trials = search_figures.told_trials(con, plan)
+    if not trials:
+        return []
+    caption = "One mark per trial; of pruned ones the last loss, of diverged ones that before training."
+    pictures = [
+        Picture(f"slice_{i}", f"Trials against {key}", caption, search_figures.slice_figure(trials, key))
+        for i, key in enumerate(trials[0].params)
+    ]
+    figure = search_figures.parallel_figure(trials)
+    caption = "One line per trial, the darker the better. Numbers over a factor of 10 or more in the logarithm."
+    pictures.append(Picture("parallel", "Parallel coordinates", caption, figure))
+    if len(trials) >= search_figures.FEWEST:
+        figure = search_figures.importance_figure(search_figures.importance(trials))
+        caption = "Share of the variance of the losses' ranks that a parameter explains by itself (epsilon squared)."
+        pictures.append(Picture("importance", "Importance of parameters", caption, figure))
+    return pictures
 
 
 def _forest(rows: list[dict[str, Any]], plan: Plan, looks: dict[str, Look]) -> Picture:

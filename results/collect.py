@@ -20,7 +20,7 @@ from results.rows import COLUMNS, RowKind
 from results.state import ENDED, RunState, State, run_state
 
 Row = dict[str, Any]
-SMALL_TABLES = ("plans", "plan_runs", "runs", "attempts", "snapshots", "decode")
+SMALL_TABLES = ("plans", "plan_runs", "trials", "runs", "attempts", "snapshots", "decode")
 UNSETTLED = ""  # the signature of a run whose state depends on more than its files
 
 
@@ -120,7 +120,7 @@ def _signature(folder: Path) -> str:
     return digest.hexdigest()
 
 
-_OPAQUE = ("checkpoints", "lmcore", "results", "sweeps", "jobs", "workers", "submissions", ".launching")
+_OPAQUE = ("checkpoints", "lmcore", "results", "sweeps", "jobs", "workers", "submissions", ".launching", ".searching")
 
 
 def integer(value: Any) -> int | None:
@@ -180,6 +180,17 @@ def _add_plan(found: Survey, path: Path) -> None:
     }
     found.tables["plans"].append(row)
     found.tables["plan_runs"].extend(runs)
+    with found.tolerating(path.with_name("trials.json")):
+        told = read_json(path.with_name("trials.json")) or {"trials": []}
+        found.tables["trials"].extend([{**key, **_trial(trial)} for trial in told["trials"]])
+
+
+def _trial(trial: Row) -> Row:
+    return {
+        "trial": integer(trial["trial"]),
+        **{name: text(trial.get(name)) for name in ("run_id", "state", "outcome", "params")},
+        "value": real(trial.get("value")),
+    }
 
 
 def _newest_call(found: Survey, folder: Path) -> Row:

@@ -52,6 +52,7 @@ DELETE FROM decode WHERE 'runs/' || run_id IN (FROM touched);
 DELETE FROM snapshots WHERE 'snapshots/' || code_hash IN (FROM touched);
 DELETE FROM plans WHERE 'sweeps/' || sweep || '/' || plan_id IN (FROM touched);
 DELETE FROM plan_runs WHERE 'sweeps/' || sweep || '/' || plan_id IN (FROM touched);
+DELETE FROM trials WHERE 'sweeps/' || sweep || '/' || plan_id IN (FROM touched);
 DELETE FROM seen WHERE folder IN (FROM touched);
 """
 

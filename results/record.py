@@ -4,7 +4,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from results import checkpoints, keep
 from results.files import BadFile, claim_folder, encode_json, now, numbered, read_json, write_bytes, write_json
@@ -16,6 +16,9 @@ log = logging.getLogger(__name__)
 BEAT_EVERY_S = 2.0  # of a live attempt, whatever it is doing
 NEWEST_KEPT = 2  # the newest, and the one before for when the newest is damaged
 CHECKPOINTS_KEPT = NEWEST_KEPT + 1  # and the best
+
+
+StopRequest = Literal["cancelled", "pruned"]
 
 
 class Superseded(RuntimeError):
@@ -141,13 +144,23 @@ class RunFolder:
         """What generating with this run's model costs; the newest measurement replaces the one before."""
         write_json(self.path / "decode.json", {"device": device, "measured_at": now(), "rows": list(rows)})
 
-    def request_cancel(self, by: str) -> None:
-        """Ask whoever runs or would run this to stop."""
-        write_json(self.path / "cancel.json", {"by": by, "requested_at": now()})
+    def request_cancel(self, by: str, reason: StopRequest = "cancelled") -> None:
+        """Ask whoever runs or would run this to stop, as cancelled, or as pruned: an answer, which stays."""
+        write_json(self.path / "cancel.json", {"by": by, "reason": reason, "requested_at": now()})
 
     def cancel_requested(self) -> bool:
         """Whether a cancel request stands (one stat)."""
         return (self.path / "cancel.json").exists()
+
+    def stop_request(self) -> StopRequest | None:
+        """Why the run is asked to stop, if it is."""
+        try:
+            request = read_json(self.path / "cancel.json")
+        except BadFile:
+            return "cancelled"
+        if request is None:
+            return None
+        return "pruned" if request.get("reason") == "pruned" else "cancelled"
 
     def clear_cancel(self) -> None:
         """Withdraw a cancel request, if there is one."""

@@ -13,6 +13,12 @@ CREATE TABLE plan_runs (
     sweep TEXT, plan_id TEXT, ord INTEGER, run_id TEXT, arm TEXT, seed BIGINT, match_residual DOUBLE
 );
 
+-- Trials of a search: the parameters asked for, and what the sampler was told (state RUNNING until then).
+-- The loss is that of the run; value is the run's initial loss where it diverged or ended above it.
+CREATE TABLE trials (
+    sweep TEXT, plan_id TEXT, trial INTEGER, run_id TEXT, params JSON, state TEXT, outcome TEXT, value DOUBLE
+);
+
 CREATE TABLE runs (
     run_id TEXT, group_id TEXT, seed BIGINT, state TEXT, kind TEXT, step BIGINT, steps BIGINT, attempts INTEGER,
     params BIGINT, params_non_embedding BIGINT, flops_per_token DOUBLE, train_flops DOUBLE, tokens BIGINT,

@@ -31,7 +31,7 @@ class State(StrEnum):
 SETTLED = frozenset({State.DONE, State.DIVERGED, State.PRUNED})  # an answer; nothing will be done about it
 ENDED = SETTLED | {State.FAILED, State.CANCELLED}  # nothing happens until somebody asks for it
 # Attempts that ended so did not fail to make progress: somebody wanted them to stop.
-_STOPPED_ON_REQUEST = ("interrupted", "superseded", "cancelled")
+_STOPPED_ON_REQUEST = ("interrupted", "superseded", "cancelled", "pruned")
 
 _STATE_OF_REASON = {
     "failed": State.FAILED,
@@ -94,8 +94,8 @@ def run_state(run: RunFolder, hint: Hint | None = None, attempts: Sequence[Attem
         planned = not_begun(run.run_id, hint)
         return replace(planned, state=State.CANCELLED, detail="") if run.cancel_requested() else planned
     state, kind, detail = _attempt_state(run.run_id, infos[-1], hint)
-    if _resumable(state) and run.cancel_requested():
-        return RunState(run.run_id, State.CANCELLED, None, step, number, detail)
+    if _resumable(state) and (asked := run.stop_request()):
+        return RunState(run.run_id, _STATE_OF_REASON[asked], None, step, number, detail)
     if _resumable(state) and not _progress(run, infos):
         state, kind, detail = State.FAILED, "no_progress", f"{ATTEMPTS_WITHOUT_PROGRESS} attempts, no new checkpoint"
     if _resumable(state) and hint.pending is State.HELD:

@@ -73,8 +73,8 @@ class RecordSink:
         if now - self.looked < LOOK_EVERY_S:
             return None
         self.looked = now
-        if self.attempt.run.cancel_requested():
-            return "cancelled"
+        if self.attempt.run.cancel_requested() and (asked := self.attempt.run.stop_request()):
+            return asked
         return "time_limit" if self.deadline is not None and time.time() > self.deadline else None
 
 

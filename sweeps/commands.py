@@ -114,7 +114,7 @@ def started(planned: Plan, options: Options, home: Home, console: Console) -> It
     """Start what is missing. Ctrl-C inside the block asks local workers to save and stop before it goes on."""
     launched = launch(planned, home, options)
     try:
-        for line in _started_lines(launched):
+        for line in started_lines(launched):
             console.print(line)
         yield Running(planned, launched, home, console)
     except KeyboardInterrupt:
@@ -127,7 +127,8 @@ def started(planned: Plan, options: Options, home: Home, console: Console) -> It
         raise
 
 
-def _started_lines(launched: Launched) -> Iterator[str]:
+def started_lines(launched: Launched) -> Iterator[str]:
+    """What a call found and did, for a person."""
     for state in launched.unknown:
         yield f"run {state.run_id} is left alone, nobody here can tell whether it lives ({state.detail})"
     if launched.unknown:

@@ -55,7 +55,8 @@ class Options:
 class Launched:
     """What a call found and started. `busy`: workers that an earlier call started; `unknown`: runs nobody can judge.
 
-    `refused`: why SLURM took fewer workers than asked; `held`: what to do about held jobs; `avoided`: bad hosts.
+    `refused`: why SLURM took fewer workers than asked; `held`: what to do about held jobs; `avoided`: bad hosts;
+    `granted`: runs that may be claimed beyond the rules, with the number of attempts they had.
     """
 
     cluster: Cluster
@@ -69,6 +70,7 @@ class Launched:
     refused: str | None = None
     held: str = ""
     avoided: Sequence[BadHost] = ()
+    granted: Mapping[str, int] = field(default_factory=dict)
 
 
 def cores() -> int:
@@ -103,7 +105,7 @@ def _launch(plan: Plan, home: Home, options: Options, code_hash: str) -> Launche
     answers = queue.answered or options.cluster == "local"
     # Local workers need nobody's word: whatever else may be waiting in a queue finds the runs claimed.
     found = Launched("slurm" if queue.live else options.cluster, len(missing), unknown, busy, answers)
-    found = replace(found, held=queue.advice, avoided=list(avoided.values()))
+    found = replace(found, held=queue.advice, avoided=list(avoided.values()), granted=granted)
     # All calls together never start more than this one asks for.
     workers = min(options.workers(plan), len(missing) + running) - busy
     if not missing or workers <= 0 or not answers:

@@ -129,15 +129,22 @@ class Plan:
     def write(self, home: Home) -> None:
         """Store plan and specs, once; what exists already stays as it is. Raises SweepError on a changed default."""
         folder = self.folder(home)
-        stored = _stored_specs(home, folder, self.runs)
-        specs = {run.run_id: run.spec() for run in self.runs}
+        self.refuse_changed_defaults(home)
+        if not _is_whole(folder, {run.run_id for run in self.runs}):
+            self.store(folder, now())
+
+    def refuse_changed_defaults(self, home: Home) -> None:
+        """Raise SweepError if a run is stored with another config than it would have today."""
+        stored = _stored_specs(home, self.folder(home), self.runs)
         for run in self.runs:
-            if run.run_id in stored and encode_json(stored[run.run_id]) != encode_json(specs[run.run_id]):
+            if run.run_id in stored and encode_json(stored[run.run_id]) != encode_json(run.spec()):
                 _refuse_changed_default(stored[run.run_id], run)
-        if not _is_whole(folder, specs.keys()):
-            planned.write(folder, specs.values())
-            plan = encode_json(self.to_json() | {"created_at": now()}, indent=None)
-            write_bytes(folder / "plan.json", plan.encode())
+
+    def store(self, folder: Path, created_at: str) -> None:
+        """Write specs, then plan.json: who sees a run in the plan finds its spec."""
+        planned.write(folder, [run.spec() for run in self.runs])
+        plan = encode_json(self.to_json() | {"created_at": created_at}, indent=None)
+        write_bytes(folder / "plan.json", plan.encode())
 
 
 def _is_whole(plan_folder: Path, run_ids: Set[str]) -> bool:
@@ -216,12 +223,16 @@ def _arm_config(
         clash = sorted(set(shell) & set(sweep.arms[arm]))
         if clash:
             raise ConfigError(f"--set {clash[0]}: this is what the arms vary; edit the sweep instead")
-        config = replace(sweep.base, {**scale, **shell, **sweep.arms[arm]})
-        info = prepared(config.data)
-        config = replace(config, {"data.fingerprint": info.fingerprint} | _vocab(config, info))
-        _check_length(config, info)
+        return resolve(replace(sweep.base, {**scale, **shell, **sweep.arms[arm]}), prepared)
     except (ConfigError, DataError) as error:
         raise SweepError(f"arm {arm!r}: {error}") from None
+
+
+def resolve(config: RunConfig, prepared: Callable[[DataConfig], DataInfo]) -> tuple[RunConfig, DataInfo]:
+    """The config with fingerprint and vocabulary of its data. Raises ConfigError, DataError."""
+    info = prepared(config.data)
+    config = replace(config, {"data.fingerprint": info.fingerprint} | _vocab(config, info))
+    _check_length(config, info)
     return config, info
 
 

@@ -1,6 +1,6 @@
 """What an experiment is: one question, its arms, and how to compare them."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import field
 from typing import Annotated, Any, Literal
 
@@ -48,6 +48,36 @@ class Match:
     def covers(self, arm: str) -> bool:
         """Whether this arm is to cost what the baseline costs."""
         return self.arms is None or arm in self.arms
+
+
+@dataclass(frozen=True, config=STRICT)
+class Range:
+    """Numbers from `low` to `high`, both included, whole ones for a field of whole numbers; `log`: even in the
+    logarithm. A grid takes `points` of them."""
+
+    low: int | float
+    high: int | float
+    log: bool = False
+    points: int = Field(default=5, ge=2)
+
+
+@dataclass(frozen=True, config=STRICT)
+class Choices:
+    """Some values of one key."""
+
+    values: Sequence[Any]
+
+
+@dataclass(frozen=True, config=STRICT)
+class Search:
+    """One question about settings, answered by trials of low validation loss.
+
+    `space` maps dotted keys of the config to what may be tried; everything else is as in `base`.
+    """
+
+    question: str
+    space: Mapping[Name, Range | Choices]
+    base: RunConfig = field(default_factory=RunConfig)
 
 
 @dataclass(frozen=True, config=STRICT)

@@ -31,6 +31,9 @@ log = logging.getLogger("lab.worker")
 LEAST_TIME_S = 10.0  # with less than this left no run is started: it would only be stopped again
 SAVE_MARGIN_S = 60.0  # stop this long before the job's end: time to save and requeue
 POLL_S = 0.02
+OPEN_POLL_S = 0.25  # between looks into a plan that grows, which is that of a search
+OPEN_IDLE_S = 60.0  # without work a worker leaves even that: whoever makes it grow may be gone
+CLOSER_EVERY_S = 15.0  # between questions to SLURM by a worker that waits
 PATIENCE_S = 60.0  # how long after its start a suspect host waits for others to show that they work
 
 
@@ -75,10 +78,12 @@ class Worker:
         self.granted: dict[str, int] = grants_since(self.plan, call)
         self.job, self.node, self.began = slurm.own_job(), slurm.own_node(), time.monotonic()
         self.owner = {"job": self.job, "node": self.node, "code_hash": call.get("code_hash"), "call": assignment.call}
-        plan = planned.plan(self.plan) or {"runs": []}
-        self.specs = planned.specs(self.plan)
-        self.waiting = [self.home.run(run["run_id"]) for run in plan["runs"]]
-        self.run_ids = [run.run_id for run in self.waiting]
+        self.specs: dict[str, dict[str, Any]] = {}
+        self.waiting: list[RunFolder] = []
+        self.run_ids: list[str] = []
+        self.open = self._read_plan()
+        self.last_work = self.began
+        self.looked_closer = -CLOSER_EVERY_S
         self.started: list[RunFolder] = []
         self.children: dict[int, Child] = {}
         self.obstructed = False  # the next run would meet the same obstacle, so that it is left in peace
@@ -94,6 +99,8 @@ class Worker:
                 self._wait_for_one()
             elif undecided:
                 time.sleep(1)
+            elif self._more_may_come():
+                time.sleep(OPEN_POLL_S)
             else:
                 break
         # A preempted job is requeued by SLURM, a cancelled one must not be: only our own time limit is ours to requeue.
@@ -101,6 +108,23 @@ class Worker:
             slurm.requeue_self()
         failed = sum(run_state(run).state is State.FAILED for run in set(self.started))
         return failed or int(self.obstructed)
+
+    def _read_plan(self) -> bool:
+        """Take up the runs that the plan has and we do not know; returns whether it may still grow."""
+        plan, known = planned.plan(self.plan) or {"runs": []}, set(self.run_ids)
+        new = [run["run_id"] for run in plan["runs"] if run["run_id"] not in known]
+        if new:
+            self.specs = planned.specs(self.plan)
+            self.run_ids += new
+            self.waiting += [self.home.run(run_id) for run_id in new]
+        return bool(plan.get("open"))
+
+    def _more_may_come(self) -> bool:
+        """Whether to wait for the plan to grow, or to take up what it has grown by. A plan that was closed is whole."""
+        if not self.open:
+            return False
+        self.open = self._read_plan()
+        return self._next() is not None or (self.open and time.monotonic() - self.last_work < OPEN_IDLE_S)
 
     def stopping(self) -> bool:
         """Whether a signal came or time is up."""
@@ -160,6 +184,9 @@ class Worker:
 
     def _look_closer(self) -> tuple[RunFolder, int] | None:
         """With nothing left at first sight: what a later call grants, a dead job has lost, or a bad host has failed."""
+        if self.open and time.monotonic() - self.looked_closer < CLOSER_EVERY_S:
+            return None
+        self.looked_closer = time.monotonic()
         self.granted |= grants_since(self.plan, read_json(self.plan / "calls" / f"{self.call}.json") or {})
         if self.job is not None and self.waiting:
             _, states = judge(self.home, self.plan, [run.run_id for run in self.waiting])
@@ -201,6 +228,7 @@ class Worker:
 
     def _ended(self, pid: int, code: int) -> None:
         child = self.children.pop(pid)
+        self.last_work = time.monotonic()
         if code == NOT_CLAIMED:
             return
         # Also after code 0: a run that ends the process itself has not said how it ended.
