@@ -204,7 +204,7 @@ def test_a_file_system_without_links_and_locks(user: User, make_sweep: MakeSweep
 def test_a_thousand_signals_leave_a_loadable_checkpoint(user: User, make_sweep: MakeSweep) -> None:
     """USR2 and TERM by the hundred to worker and child, also while they save: one save, an end within 10 s."""
     user.lab("sweep", str(make_sweep(steps=2_000_000, save_every=50)), "--yes", "-j", "1", "--no-wait")
-    wait_until(user.checkpoints, "a checkpoint", 60)
+    wait_until(user.checkpoints, "a checkpoint", 180)
     began = time.monotonic()
     sent = 0
     while (pids := user.worker_pids()) and time.monotonic() - began < 10:
