@@ -53,6 +53,7 @@ class Cluster:
         # Without a session of its own a Ctrl-C at the tests would end it before they clean up.
         self.controller = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, start_new_session=True)
         log.close()
+        self.killed = False
         assert self.controller.stdout is not None
         assert self.controller.stdout.readline() == b"up\n", (self.folder / "controller.log").read_text()
 
@@ -60,6 +61,7 @@ class Cluster:
         """kill -9; jobs go on, commands fail until `start`."""
         self.controller.kill()
         self.controller.communicate()
+        self.killed = True
 
     def remove_command(self, name: str) -> None:
         """As on a site that has none."""
@@ -95,7 +97,9 @@ class Cluster:
 
     def close(self) -> None:
         """End all jobs, at once, and the controller."""
+        died = self.controller.poll() is not None and not self.killed
         if self.controller.poll() is not None:
+            self.kill_controller()
             self.start()
         self.set(nodes={}, kill_wait=0.0)
         for task in self.tasks():
@@ -105,7 +109,9 @@ class Cluster:
         while any(task["running"] for task in self.tasks()) and time.monotonic() < end:
             time.sleep(0.05)
         self.kill_controller()
+        log = (self.folder / "controller.log").read_text()
         shutil.rmtree(self.folder, ignore_errors=True)
+        assert not died, f"the fake controller died: {log}"
 
     def command(self, name: str, *arguments: str) -> None:
         """Call one of the commands as the user would."""

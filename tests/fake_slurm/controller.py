@@ -3,13 +3,14 @@
 `python -IS controller.py FOLDER`. It says "up" on stdout when it answers.
 """
 
+import contextlib
 import json
 import selectors
 import socket
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
@@ -57,6 +58,17 @@ def control(simulator: Simulator, order: dict[str, Any]) -> Any:
     return {"tasks": tasks, "waiting": waiting, "most_running": simulator.most_running}
 
 
+def hear(simulator: Simulator, stream: TextIO) -> None:
+    """One request. Of a command that was killed before it had said anything, nothing comes."""
+    if not (line := stream.readline()):
+        return
+    reply = answer(simulator, json.loads(line))
+    if simulator.changed:
+        simulator.save()  # what was promised survives a kill
+    stream.write(json.dumps(reply) + "\n")
+    stream.flush()
+
+
 def serve(folder: Path) -> None:
     simulator = Simulator(folder)
     path = folder / "socket"
@@ -71,11 +83,8 @@ def serve(folder: Path) -> None:
     while True:
         if selector.select(TICK_S):
             connection, _ = server.accept()
-            with connection, connection.makefile("rw") as stream:
-                reply = answer(simulator, json.loads(stream.readline()))
-                if simulator.changed:
-                    simulator.save()  # what was promised survives a kill
-                stream.write(json.dumps(reply) + "\n")
+            with contextlib.suppress(ConnectionError), connection, connection.makefile("rw") as stream:
+                hear(simulator, stream)
         if time.monotonic() - ticked >= TICK_S:
             simulator.tick()
             ticked = time.monotonic()
