@@ -158,11 +158,12 @@ def label_ends(axes: Axes, ends: list[tuple[str, float, float, Look]]) -> None:
         ends = [ends[round(i * (len(ends) - 1) / (most - 1))] for i in range(most)]
     heights = spread([(y - low) / (high - low) for _, _, y, _ in ends], line)
     lift = max(0.0, 0.02 - heights[0]) if heights else 0.0  # else names run into the axis title below
+    to_axes = axes.transData - axes.transAxes
     for (name, x, y, look), height in zip(ends, heights, strict=True):
         place: Any = {"transform": axes.transAxes, "color": look.color}
         axes.text(1.04, height + lift, shown(name), va="center", **place)
         # In a blended frame, a plain line: matplotlib's arrows take a hundred times as long.
-        across, _ = (axes.transData - axes.transAxes).transform((x, y))
+        across, _ = to_axes.transform((x, y))
         axes.plot([across, 1.03], [(y - low) / (high - low), height + lift], lw=0.6, alpha=0.6, clip_on=False, **place)
 
 

@@ -74,7 +74,7 @@ class Picture:
         """The picture as SVG that may stand in a page: a pointer shows values, and no id is that of another picture."""
         text = self._rendered("svg").decode("utf-8")
         # A hundredth of a point is less than a pixel; six digits make a page of many arms twice as large.
-        text = re.sub(r' d="[^"]*"', lambda path: re.sub(r"(\.\d\d)\d+", r"\1", path[0]), text)
+        text = re.sub(r' d="[^"]*"', lambda path: re.sub(r"(?<=\.\d\d)\d+", "", path[0]), text)
         text = re.sub(rf'<g id="{TIP}([^"]*)">', r"<g><title>\1</title>", text)
         return re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>{self.name}-", text)
 
@@ -96,8 +96,8 @@ class Picture:
     def _rendered(self, kind: str) -> bytes:
         buffer = io.BytesIO()
         with mpl.rc_context(STYLE):
-            if self.figure.get_layout_engine():  # laid out once; both formats keep the places
-                self.figure.draw_without_rendering()
+            if engine := self.figure.get_layout_engine():  # laid out once; both formats keep the places
+                engine.execute(self.figure)
                 self.figure.set_layout_engine(None)
             # Without the date, the same record gives the same bytes.
             self.figure.savefig(buffer, format=kind, dpi=DPI, metadata={"Date": None} if kind == "svg" else None)

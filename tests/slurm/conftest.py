@@ -2,12 +2,15 @@
 
 import fcntl
 import os
+import subprocess
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.slurm import cluster
+from tests.user import User
 
 
 def _use_cluster() -> str | None:
@@ -44,3 +47,19 @@ def _alone_on_the_cluster(request: pytest.FixtureRequest) -> Iterator[None]:
     with Path(os.environ["SLURM_CONF"]).with_name("test.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
+
+
+@pytest.fixture
+def place() -> Iterator[Path]:
+    """Jobs are killed within seconds of their end here; a folder of our own outlives them."""
+    with tempfile.TemporaryDirectory(prefix="lab-sweep-", ignore_cleanup_errors=True) as folder:
+        yield Path(folder)
+
+
+@pytest.fixture
+def user(place: Path) -> Iterator[User]:
+    someone = User(place / "home")
+    yield someone
+    for path in someone.home.glob("sweeps/*/*/submissions/*.json"):
+        subprocess.run(["scancel", "--signal=KILL", "--full", "--name", path.stem], capture_output=True)
+        subprocess.run(["scancel", "--name", path.stem], capture_output=True)

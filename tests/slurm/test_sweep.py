@@ -4,9 +4,7 @@ import os
 import shutil
 import signal
 import subprocess
-import tempfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,22 +16,6 @@ pytestmark = pytest.mark.slurm
 
 NO_CLASH = "SELECT run_id, step, count(*) AS n FROM train GROUP BY ALL HAVING n <> 1"
 ON_SLURM = ["--cluster", "slurm", "--yes", "-j", "2"]
-
-
-@pytest.fixture
-def place() -> Iterator[Path]:
-    """Jobs are killed within seconds of their end here; a folder of our own outlives them."""
-    with tempfile.TemporaryDirectory(prefix="lab-sweep-", ignore_cleanup_errors=True) as folder:
-        yield Path(folder)
-
-
-@pytest.fixture
-def user(place: Path) -> Iterator[User]:
-    someone = User(place / "home")
-    yield someone
-    for path in someone.home.glob("sweeps/*/*/submissions/*.json"):
-        subprocess.run(["scancel", "--signal=KILL", "--full", "--name", path.stem], capture_output=True)
-        subprocess.run(["scancel", "--name", path.stem], capture_output=True)
 
 
 def occupy_the_node(folder: Path) -> str:
