@@ -6,7 +6,7 @@ from lmcore.config import RunConfig, replace
 from sweeps.spec import Sweep
 
 WIDTHS = (32, 64, 128, 256)
-RATES = (1e-3, 2e-3, 4e-3, 8e-3, 1.6e-2, 3.2e-2)
+RATES = (5e-4, 1e-3, 2e-3, 4e-3, 8e-3, 1.6e-2, 3.2e-2)
 D_HEAD = 16
 KINDS = {"standard": None, "transfer": WIDTHS[0]}  # parametrisation -> model.base_width
 

@@ -15,8 +15,8 @@ from tests.user import User, wait_until
 pytestmark = [pytest.mark.slurm, pytest.mark.slow]
 
 KILLS = int(os.environ.get("LAB_KILLS", "15"))
-RUNS = ["--scale", "medium", "--set", "train.steps=20000", "--set", "train.checkpoint_every=200",
-        "--set", "train.log_every=1000", "--yes", "-j", "2"]  # fmt: skip
+RUNS = ["--scale", "medium", "--set", "train.steps=5000", "--set", "train.checkpoint_every=200",
+        "--set", "train.log_every=250", "--yes", "-j", "2"]  # fmt: skip
 
 
 def restart(daemon: str) -> bool:
