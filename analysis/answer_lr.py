@@ -51,21 +51,38 @@ class LrAnswer:
     curves: list[Curve]
     law: Law | None
     findings: list[Finding]
+    asked: Mapping[str, float] | None = None
+    """Sizes for which the law is to say a learning rate."""
+
+    @property
+    def predicted(self) -> dict[str, Any] | None:
+        """What the law says at `asked`: lr, and the interval of its line there. None without a law or a question."""
+        if not (self.asked and self.law):
+            return None
+        low, high = self.law.interval_at(self.asked) or (None, None)
+        return {"at": dict(self.asked), "lr": self.law.at(self.asked), "low": low, "high": high}
 
     def record(self) -> dict[str, Any]:
         """For --json: with one configuration its optimum is at the top as well."""
         one = self.curves[0].record() if len(self.curves) == 1 else {}
         return one | {
             "configurations": [curve.record() for curve in self.curves],
-            "law": asdict(self.law) if self.law else None,
+            "law": {k: v for k, v in asdict(self.law).items() if k != "covariance"} if self.law else None,
+            "predicted": self.predicted,
             "lint": [asdict(found) for found in self.findings],
         }
 
 
 def answer_lr(
-    frame: pl.DataFrame, columns: Columns, rules: Rules, by: Sequence[str] = (), initial: str | None = None
+    frame: pl.DataFrame,
+    columns: Columns,
+    rules: Rules,
+    by: Sequence[str] = (),
+    initial: str | None = None,
+    at: Mapping[str, float] | None = None,
 ) -> LrAnswer:
-    """Group the rows by `by` and by width, N, D where named; `initial` is a loss in nats or a column of them."""
+    """Group the rows by `by` and by width, N, D where named; `initial` is a loss in nats or a column of them; `at` are
+    sizes for which the law is to say a learning rate. Raises TableError, too where the law cannot say it."""
     frame = where(frame, rules.where) if rules.where else frame
     parts, _, findings = parts_of(frame, columns, guess=("lr", "loss"))
     if "lr" not in parts:
@@ -85,7 +102,16 @@ def answer_lr(
     keys = [name for name in rows.columns if name in FEATURES or name.startswith("by ")]
     curves = [_curve(dict(zip(keys, key, strict=True)), mine) for key, mine in _groups(rows.filter(good), keys)]
     found = _law(curves, findings)
-    return LrAnswer(curves, found, [*findings, *_findings(curves)])
+    if at:
+        _check_asked(at, found)
+    return LrAnswer(curves, found, [*findings, *_findings(curves)], at)
+
+
+def _check_asked(at: Mapping[str, float], law: Law | None) -> None:
+    if law is None:
+        raise TableError("--at: there is no law to ask; it takes optima inside their grids at two sizes or more")
+    if missing := law.exponents.keys() - at.keys():
+        raise TableError(f"--at: the law is in {', '.join(law.exponents)}; say {', '.join(sorted(missing))}, too")
 
 
 def _initial(frame: pl.DataFrame, initial: str | None) -> pl.Series:

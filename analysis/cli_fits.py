@@ -164,6 +164,7 @@ def lr(
     width: Annotated[str | None, typer.Option("--width", help="Column of widths: a curve for each.")] = None,
     group: opt.Group = None,
     initial_loss: Annotated[str | None, typer.Option(help="Loss at initialisation: a number or a column.")] = None,
+    at: Annotated[list[str] | None, typer.Option(help="A size to ask the law about, such as width=512.")] = None,
     seed: opt.SeedColumn = None,
     where: opt.Where = None,
     plots: opt.Plots = None,
@@ -179,7 +180,7 @@ def lr(
     frame, meant = opt.table_of(source, wanted, home)
     # A sweep knows its widths and its loss at initialisation.
     start = initial_loss or ("initial_loss" if "initial_loss" in frame.columns and meant is not wanted else None)
-    found = answer_lr(frame, meant, Rules(where=where), group or (), start)
+    found = answer_lr(frame, meant, Rules(where=where), group or (), start, opt.sizes(at or []))
     images = []
     if plots:
         from analysis.lr_figures import lr_pictures

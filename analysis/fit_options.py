@@ -68,3 +68,17 @@ def counts_embeddings(text: str | None) -> bool | None:
     if text not in (None, "in", "out"):
         raise typer.BadParameter(f"{text!r}: say in or out", param_hint="--embeddings")
     return None if text is None else text == "in"
+
+
+def sizes(texts: list[str]) -> dict[str, float]:
+    """`["width=512"]` to {"width": 512.0}; width, n and d are known. Raises typer.BadParameter."""
+    found = {}
+    for text in texts:
+        name, _, value = text.partition("=")
+        try:
+            found[name] = float(value)
+        except ValueError:
+            found[name] = 0.0
+        if name not in ("width", "n", "d") or not 0 < found[name] < float("inf"):
+            raise typer.BadParameter(f"{text!r}: say width=, n= or d= and a positive number", param_hint="--at")
+    return found

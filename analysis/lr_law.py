@@ -1,7 +1,7 @@
 """How the best learning rate moves with width, parameters and tokens: LR* = c width^p N^q D^r."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from scipy.special import stdtrit
@@ -25,10 +25,21 @@ class Law:
     ci: dict[str, tuple[float, float] | None]
     configurations: int
     resamples: int
+    covariance: Floats | None = field(default=None, repr=False)
+    """Of (ln constant, exponents), with `configurations` minus their number degrees of freedom; None without any."""
 
     def at(self, features: Mapping[str, float]) -> float:
         """The learning rate that the law recommends."""
         return float(self.constant * np.prod([features[name] ** p for name, p in self.exponents.items()]))
+
+    def interval_at(self, features: Mapping[str, float]) -> tuple[float, float] | None:
+        """The 95 % t interval of the law's line there: what scatter of the optima says, not whether a power law holds
+        that far. None without a degree of freedom."""
+        if self.covariance is None:
+            return None
+        x = np.array([1.0, *(np.log(features[name]) for name in self.exponents)])
+        wide = _t(self.configurations - len(x)) * float(np.sqrt(x @ self.covariance @ x))
+        return self.at(features) * float(np.exp(-wide)), self.at(features) * float(np.exp(wide))
 
 
 def law(features: Mapping[str, Floats], lrs: Floats, sds: Floats | None = None, seed: int = 0) -> Law:
@@ -44,7 +55,8 @@ def law(features: Mapping[str, Floats], lrs: Floats, sds: Floats | None = None, 
         raise LrError(f"{', '.join(names)} vary together or too few configurations: name fewer of them")
     weights = np.ones(len(lrs)) if sds is None else 1 / np.maximum(sds, 1e-3) ** 2
     found = _solve(design, np.log(lrs), weights)
-    student = _student(design, np.log(lrs), weights, found)
+    covariance = _covariance(design, np.log(lrs), weights, found)
+    student = None if covariance is None else _student(covariance, found, len(lrs))
     draws = _draws(design, np.log(lrs), weights, seed)
     enough = len(draws) >= RESAMPLES // 2 and len(lrs) > design.shape[1]
     return Law(
@@ -54,6 +66,7 @@ def law(features: Mapping[str, Floats], lrs: Floats, sds: Floats | None = None, 
         {name: percentiles(draws[:, i + 1]) if enough else None for i, name in enumerate(names)},
         len(lrs),
         len(draws),
+        covariance,
     )
 
 
@@ -67,14 +80,21 @@ def _solve(design: Floats, y: Floats, weights: Floats) -> Floats:
     return np.asarray(np.linalg.lstsq(design * root[:, None], y * root, rcond=None)[0])
 
 
-def _student(design: Floats, y: Floats, weights: Floats, found: Floats) -> list[tuple[float, float]] | None:
+def _covariance(design: Floats, y: Floats, weights: Floats, found: Floats) -> Floats | None:
     freedom = len(y) - design.shape[1]
     if freedom < 1:
         return None
     spread = float(weights @ (y - design @ found) ** 2) / freedom
-    sd = np.sqrt(np.diag(np.linalg.inv(design.T @ (design * weights[:, None]))) * spread)
-    wide = float(stdtrit(freedom, 0.975)) * sd
+    return np.asarray(np.linalg.inv(design.T @ (design * weights[:, None])) * spread)
+
+
+def _student(covariance: Floats, found: Floats, n: int) -> list[tuple[float, float]]:
+    wide = _t(n - len(found)) * np.sqrt(np.diag(covariance))
     return [(float(p - w), float(p + w)) for p, w in zip(found, wide, strict=True)]
+
+
+def _t(freedom: int) -> float:
+    return float(stdtrit(freedom, 0.975))
 
 
 def _draws(design: Floats, y: Floats, weights: Floats, seed: int) -> Floats:

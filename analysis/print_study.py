@@ -118,4 +118,8 @@ def print_lr(console: "Console", answer: "LrAnswer") -> None:
             for name, p in found.exponents.items()
         ]
         print_table(console, ("exponent of", "value", "95 % Student", "95 % bootstrap"), rows)
+    if told := answer.predicted:
+        sizes = ", ".join(f"{name} {number(value)}" for name, value in told["at"].items())
+        within = f" {interval([told['low'], told['high']])}" if told["low"] else ""
+        console.print(f"At {sizes} the law says LR {told['lr']:.4g}{within}", highlight=False, markup=False)
     print_findings(console, answer.findings)

@@ -5,8 +5,10 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
+import typer
 
 from analysis.answer_lr import answer_lr
+from analysis.fit_options import sizes
 from analysis.ladder import Columns, Rules
 from analysis.lr import LrError, optimum, sensitivity
 from analysis.lr_law import law
@@ -120,12 +122,16 @@ def test_a_law_gives_its_exponents_back_and_its_interval_covers() -> None:
     exact = law({"width": width, "d": d, "n": np.full(24, 1e8)}, truth)
     assert exact.exponents == pytest.approx({"width": -0.9, "d": -0.1})
     assert exact.at({"width": 512, "d": 1e9}) == pytest.approx(0.3 * 512**-0.9)
-    hits = {"student": 0, "bootstrap": 0}
+    hits = {"student": 0, "bootstrap": 0, "unseen": 0}
     for _ in range(60):
         found = law({"width": width}, 0.3 * width**-0.9 * np.exp(generator.normal(0, 0.2, 24)))
         for kind, ends in (("student", found.student["width"]), ("bootstrap", found.ci["width"])):
             hits[kind] += bool(ends and ends[0] <= -0.9 <= ends[1])
+        ends = found.interval_at({"width": 3e4})
+        hits["unseen"] += bool(ends and ends[0] <= 0.3 * 3e4**-0.9 <= ends[1])
     assert min(hits.values()) >= 50
+    assert hits["unseen"] < 60  # an interval that always covers says nothing
+    assert law({"width": width[:2]}, truth[:2]).interval_at({"width": 512}) is None
 
 
 def test_features_that_move_together_give_no_law() -> None:
@@ -157,6 +163,23 @@ def test_a_table_gives_a_curve_per_width_and_their_law() -> None:
         assert c["interior"]
     assert record["law"]["exponents"]["width"] == pytest.approx(-1, abs=0.05)
     assert "initial_loss_missing" in [f.code for f in answer_lr(sweep(), Columns(), Rules()).findings]
+
+
+def test_the_law_says_a_rate_for_a_size_nobody_ran() -> None:
+    columns = Columns(width="width")
+    found = answer_lr(sweep(), columns, Rules(), initial="start", at={"width": 2048.0}).predicted
+    assert found is not None
+    assert found["at"] == {"width": 2048.0}
+    assert found["low"] < found["lr"] < found["high"]
+    assert found["lr"] == pytest.approx(0.3 / 2048, rel=0.15)
+    with pytest.raises(TableError, match="no law"):
+        answer_lr(sweep().filter(pl.col("width") == 64), columns, Rules(), initial="start", at={"width": 2048.0})
+    with pytest.raises(TableError, match="say width"):
+        answer_lr(sweep(), columns, Rules(), initial="start", at={"d": 1e9})
+    assert sizes(["width=512", "d=1e9"]) == {"width": 512.0, "d": 1e9}
+    for text in ("512", "width=", "width=-1", "depth=3", "width=nan"):
+        with pytest.raises(typer.BadParameter, match="width="):
+            sizes([text])
 
 
 def test_tables_that_say_nothing_about_rates_are_refused() -> None:
