@@ -25,7 +25,7 @@ def storm(user: User, sweep: str, command: list[str], kills: int, others: Mappin
     dice, killed = random.Random(20), Counter[str]()
     launcher, reader = user.start(*command), _ingest(user)
     try:
-        end = time.monotonic() + 60 + 6 * kills
+        end = time.monotonic() + 60 + 12 * kills
         while killed.total() < kills and time.monotonic() < end:
             time.sleep(dice.uniform(0.05, 1.5))
             victims: dict[str, Kill] = {

@@ -18,7 +18,7 @@ KILLS = int(os.environ.get("LAB_KILLS", "40"))
 
 
 def test_everything_is_killed_at_random_and_nothing_is_lost(tmp_path: Path, make_sweep: MakeSweep) -> None:
-    path = make_sweep(seeds=4, steps=20_000, save_every=200)
+    path = make_sweep(seeds=4, steps=500 * KILLS, save_every=200)
     command = ["sweep", str(path), "--yes", "-j", "2"]
     calm, user = User(tmp_path / "calm"), User(tmp_path / "home")
     calm.lab(*command)
