@@ -202,6 +202,16 @@ def _is_expected(error: Exception) -> bool:
     return package in ("lmcore", "results", "sweeps", "analysis", "duckdb")
 
 
+def _as_full_disk(error: Exception) -> Exception:
+    """The same in words that say what to do, if that is what it is and nobody has said so yet."""
+    from results.files import StorageFull, full_disk_code
+
+    code = full_disk_code(error)
+    if code is None or isinstance(error, StorageFull):
+        return error
+    return StorageFull(Path(getattr(error, "filename", None) or Path.cwd()), None, code)
+
+
 def main() -> None:
     """Entry point. Exit codes: 0 all well, 1 something failed, 2 wrong usage, 130 interrupted."""
     try:
@@ -213,6 +223,7 @@ def main() -> None:
         sys.stderr.close()  # the reader has left; there is nobody to tell
         sys.exit(1)
     except Exception as error:
+        error = _as_full_disk(error)
         if not _is_expected(error):
             raise
         print(f"error: {error}", file=sys.stderr)

@@ -30,6 +30,7 @@ from analysis.frames import decode_costs, runs_frame
 from analysis.rates import rate_grids
 from analysis.select import Plan
 from analysis.telemetry import QUANTITIES, means, telemetry_figure
+from results.files import write_bytes
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -89,8 +90,8 @@ class Picture:
         """Write `name`.png and `name`.svg."""
         folder.mkdir(parents=True, exist_ok=True)
         png, svg = folder / f"{self.name}.png", folder / f"{self.name}.svg"
-        png.write_bytes(self.png)
-        svg.write_text(self.svg, encoding="utf-8")
+        write_bytes(png, self.png, durable=False)
+        write_bytes(svg, self.svg.encode(), durable=False)
         return [png, svg]
 
     def _rendered(self, kind: str) -> bytes:

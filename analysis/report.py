@@ -18,6 +18,7 @@ from analysis.report_text import latex, markdown
 from analysis.select import Plan
 from analysis.table import number, summary, troubles
 from analysis.units import si
+from results.files import write_bytes
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -129,7 +130,7 @@ def write_report(con: "DuckDBPyConnection", plan: Plan, out: Path, kind: Kind = 
         text = render(con, plan, looks, pictures, rows)
     else:
         text = {"md": markdown, "latex": latex}[kind](plan, rows, lint(con, plan), provenance(con, plan), pictures)
-    page.write_text(text, encoding="utf-8")
+    write_bytes(page, text.encode(), durable=False)
     return ReportFiles(page, images)
 
 

@@ -1,5 +1,6 @@
 """Tokens on disk, prepared once, and the batch of every step as a pure function of (fingerprint, seed, step)."""
 
+import errno
 import hashlib
 import json
 import os
@@ -118,7 +119,10 @@ def _folder(config: DataConfig, cache: Path, text: corpus.Corpus) -> Path:
 
 
 def _build(folder: Path, text: corpus.Corpus, config: DataConfig) -> None:
-    """Write into a private folder and rename: two planners at once both end with the same complete folder."""
+    """Write into a private folder and rename: two planners at once both end with the same complete folder.
+
+    OSError naming it if there is no space.
+    """
     kind = config.tokenizer
     if min(len(text.train), len(text.val)) < 2:
         raise corpus.DataError(
@@ -145,6 +149,8 @@ def _build(folder: Path, text: corpus.Corpus, config: DataConfig) -> None:
         _write(private / "meta.json", json.dumps(asdict(info) | {"dtype": dtype.name}, indent=1).encode())
         private.rename(folder)
     except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise OSError(error.errno, error.strerror, str(folder)) from error  # no fault of the data
         if not (folder / "meta.json").exists():
             raise corpus.DataError(f"cannot write prepared data to {folder}: {error.strerror}") from error
     finally:

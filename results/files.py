@@ -19,8 +19,10 @@ _SAFE_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}")
 class StorageFull(OSError):
     """No space (or quota) left for `need_bytes` at `path`; what was there before is untouched."""
 
-    def __init__(self, path: Path, need_bytes: int) -> None:
-        super().__init__(errno.ENOSPC, f"no space left on the device for {need_bytes} bytes", str(path))
+    def __init__(self, path: Path, need_bytes: int | None = None, code: int = errno.ENOSPC) -> None:
+        what = "quota used up" if code == errno.EDQUOT else "no space left on the device"
+        need = "" if need_bytes is None else f" for {need_bytes} bytes"
+        super().__init__(code, f"{what}{need}, make room and call again", str(path))
         self.path = path
         self.need_bytes = need_bytes
 
@@ -50,22 +52,34 @@ def safe_name(name: str) -> str:
     return name
 
 
+def full_disk_code(error: BaseException) -> int | None:
+    """ENOSPC or EDQUOT if that is what the error is about, else None. Libraries tell it in words of their own."""
+    for code in (errno.ENOSPC, errno.EDQUOT):
+        if (isinstance(error, OSError) and error.errno == code) or os.strerror(code) in str(error):
+            return code
+    return None
+
+
 @contextlib.contextmanager
-def naming_full_disk(path: Path, need_bytes: int) -> Iterator[None]:
-    """Turn ENOSPC and EDQUOT inside the block into StorageFull, which says where and how much."""
+def naming_full_disk(path: Path, need_bytes: int | None = None) -> Iterator[None]:
+    """Turn ENOSPC and EDQUOT inside the block into StorageFull, which says where and, if known, how much."""
     try:
         yield
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT) and not isinstance(error, StorageFull):
-            raise StorageFull(path, need_bytes) from error
+    except StorageFull:
         raise
+    except Exception as error:
+        code = full_disk_code(error)
+        if code is None:
+            raise
+        raise StorageFull(path, need_bytes, code) from error
 
 
 def fsync_folder(folder: Path) -> None:
     """Make the names in `folder` durable, where the file system can."""
     fd = os.open(folder, os.O_RDONLY)
     try:
-        os.fsync(fd)
+        with naming_full_disk(folder):
+            os.fsync(fd)
     except OSError as error:
         # Some network file systems cannot sync a directory; their renames are as durable as they will ever be.
         if error.errno not in (errno.EINVAL, errno.ENOTSUP):
@@ -76,7 +90,7 @@ def fsync_folder(folder: Path) -> None:
 
 def fsync_file(path: Path) -> None:
     """Make the content of a file that was written by somebody else durable."""
-    with path.open("rb") as file:
+    with naming_full_disk(path), path.open("rb") as file:
         os.fsync(file.fileno())
 
 

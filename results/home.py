@@ -4,7 +4,7 @@ import os
 import re
 from pathlib import Path
 
-from results.files import safe_name
+from results.files import StorageFull, naming_full_disk, safe_name
 from results.record import RunFolder
 
 _RUN_ID = re.compile(r"[0-9a-f]{12}")
@@ -68,10 +68,13 @@ class Home:
         return [name for name in names if (self.runs / name / "spec.json").is_file()]
 
     def ensure(self) -> None:
-        """Create the folders; PermissionError in plain words if that cannot be."""
+        """Create the folders; PermissionError in plain words if that cannot be, StorageFull without space."""
         try:
-            for folder in (self.runs, self.sweeps, self.snapshots, self.data, self.reports):
-                folder.mkdir(parents=True, exist_ok=True)
+            with naming_full_disk(self.path):
+                for folder in (self.runs, self.sweeps, self.snapshots, self.data, self.reports):
+                    folder.mkdir(parents=True, exist_ok=True)
+        except StorageFull:
+            raise
         except OSError as error:
             raise PermissionError(f"cannot create the results home {self.path}: {error}. Set LAB_HOME.") from error
         if not os.access(self.path, os.W_OK):

@@ -13,7 +13,7 @@ import duckdb
 import polars as pl
 
 from results import bins, collect, load, planned, query, segments
-from results.files import BadFile, fsync_file, fsync_folder
+from results.files import BadFile, fsync_file, fsync_folder, full_disk_code, naming_full_disk
 from results.home import Home
 from results.lock import exclusive
 from results.rows import COLUMNS, RowKind
@@ -77,8 +77,12 @@ def ingest(home: Home, rebuild: bool = False) -> IngestReport:
     home.ensure()
     with exclusive(home.path / ".ingest", WAIT_S, "ingest") as folder:
         private = folder / "new.duckdb"
-        built = _build(home, private, rebuild)
-        _publish(private, home.database)
+        try:
+            with naming_full_disk(home.database, _size(home.database)):
+                built = _build(home, private, rebuild)
+                _publish(private, home.database)
+        finally:
+            _remove(private)  # of a failed build: it may be what fills the disk
         segments.tidy(home, built.segments, built.rebuilt)
     return IngestReport(built.rows_new, built.runs, built.bad_files, time.perf_counter() - began)
 
@@ -121,6 +125,8 @@ def _build(home: Home, private: Path, fresh: bool) -> _Built:
             shutil.copyfile(home.database, private)
             return _fill(home, private, rebuilt=False)
         except (duckdb.Error, _Unusable) as error:
+            if full_disk_code(error):
+                raise
             log.warning("building %s anew from the files: %s", home.database, error)
     _remove(private)
     return _fill(home, private, rebuilt=True)
@@ -296,6 +302,10 @@ def _publish(private: Path, database: Path) -> None:
 def _remove(database: Path) -> None:
     database.unlink(missing_ok=True)
     _wal(database).unlink(missing_ok=True)
+
+
+def _size(database: Path) -> int | None:
+    return database.stat().st_size if database.exists() else None
 
 
 def _wal(database: Path) -> Path:

@@ -10,7 +10,7 @@ from typing import Any
 from results.files import BadFile, claim_folder, now, numbered, read_json
 from results.process import claim_identity, process_alive
 
-_RELEASED = "released"
+_RELEASED, _OWNER = "released", "owner.json"
 _POLL_S = 0.05
 
 
@@ -34,7 +34,15 @@ def exclusive(folder: Path, wait_s: float, what: str) -> Iterator[Path]:
     try:
         yield held
     finally:
+        _release(held)
+
+
+def _release(held: Path) -> None:
+    try:
         (held / _RELEASED).touch()
+    except OSError:  # a full disk: a rename needs no space. If it fails, too, our death will let go.
+        with contextlib.suppress(OSError):
+            (held / _OWNER).rename(held / _RELEASED)
 
 
 def _try_to_hold(folder: Path) -> Path | None:
@@ -42,7 +50,7 @@ def _try_to_hold(folder: Path) -> Path | None:
     if last and not _is_free(_path(folder, last)):
         return None
     mine = _path(folder, last + 1)
-    if not claim_folder(mine, "owner.json", {**claim_identity(), "since": now()}):
+    if not claim_folder(mine, _OWNER, {**claim_identity(), "since": now()}):
         return None
     # A listing taken while folders come and go may have missed a higher number.
     others = [number for number in numbered(folder) if number != last + 1]
@@ -60,7 +68,7 @@ def _is_free(holder: Path) -> bool:
 
 def _owner(holder: Path) -> dict[str, Any]:
     try:
-        return read_json(holder / "owner.json") or {}
+        return read_json(holder / _OWNER) or {}
     except BadFile:
         return {}
 

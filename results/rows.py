@@ -71,7 +71,8 @@ class RowLog:
     def sync(self) -> None:
         """Make every row written so far durable."""
         if self._fd is not None:
-            os.fsync(self._fd)
+            with naming_full_disk(self.path):
+                os.fsync(self._fd)
 
     def close(self) -> None:
         """Let go of the file; a later append would open it again."""

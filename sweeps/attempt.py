@@ -1,7 +1,6 @@
 """One attempt at one run: claim it, resume it, train it, and say how it ended. Runs in a child process of a worker."""
 
 import contextlib
-import errno
 import logging
 import os
 import threading
@@ -18,16 +17,16 @@ from lmcore.checkpoint import Blobs
 from lmcore.config import read_config
 from lmcore.train import Outcome, Silent, train
 from results import planned
+from results.files import full_disk_code
 from results.home import Home
 from results.record import BEAT_EVERY_S, Attempt, RunFolder, Superseded
 from sweeps import environment
+from sweeps.exits import DISK_FULL, ENDED, FAILED, NO_ENVIRONMENT, NOT_CLAIMED
 from sweeps.ranks import in_ranks
 from sweeps.signals import StopFlag
 
 log = logging.getLogger("lab")
 
-# Exit codes of the child, out of the way of those that a run which ends itself may use.
-ENDED, FAILED, NOT_CLAIMED, DISK_FULL, NO_ENVIRONMENT = 0, 1, 101, 102, 103
 CODES = {"disk": DISK_FULL, "env": NO_ENVIRONMENT}  # by kind of failure
 LOOK_EVERY_S = 0.5  # how often the loop looks for a cancel request
 
@@ -161,7 +160,7 @@ def kind_of(error: BaseException) -> str:
     """What went wrong, in one word: oom, disk, env or code."""
     if isinstance(error, (MemoryError, torch.cuda.OutOfMemoryError)) or "can't allocate memory" in str(error):
         return "oom"
-    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+    if full_disk_code(error):
         return "disk"
     return "env" if isinstance(error, ImportError) else "code"
 

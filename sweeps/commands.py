@@ -17,6 +17,7 @@ from results.process import user
 from results.state import ENDED, SETTLED, RunState, State, run_state
 from sweeps import accounts, hosts, launch_local, show, slurm, stored, triage
 from sweeps.estimate import estimate
+from sweeps.exits import DISK_FULL
 from sweeps.launch import Cluster, Launched, Options, launch
 from sweeps.load import load
 from sweeps.plan import Plan, PlannedRun, plan
@@ -196,10 +197,12 @@ class Running:
     def _say_if_the_disk_is_full(self, left: Sequence[PlannedRun]) -> None:
         need = min((checkpoint_bytes(run.config.model) for run in left), default=-SPARE_BYTES)
         free = shutil.disk_usage(self.home.path).free
-        if free < need + SPARE_BYTES:
+        # What is free says nothing of a quota, nor of what was free when a worker met the end of it.
+        met = any(process.poll() == DISK_FULL for process in self.launched.processes)
+        if free < need + SPARE_BYTES or (met and left):
             self.console.print(
                 f"no space left at {self.home.path}: {free:,} bytes are free, a checkpoint needs {need:,}; "
-                "make room and call again"
+                "make room (or ask for quota) and call again"
             )
 
     def leave(self) -> dict[str, int]:

@@ -45,7 +45,12 @@ def _start(home: Home, plan: Path, call: str, snapshot: Path, gpu: str | None) -
             command, env=environment, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True
         )
     # Registered by us, at once: another launcher must not start its own while this one imports torch.
-    write_json(log.with_suffix(".json"), claim_identity(process.pid) | {"call": call, "gpu": gpu, "started_at": now()})
+    claim = claim_identity(process.pid) | {"call": call, "gpu": gpu, "started_at": now()}
+    try:
+        write_json(log.with_suffix(".json"), claim)
+    except OSError:
+        stop([process])  # nobody would know of it
+        raise
     return process
 
 

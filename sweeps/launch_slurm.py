@@ -54,8 +54,8 @@ class SlurmWorker:
         assignment = worker.Assignment(
             Path(self.home), Path(self.plan), self.call, slurm.own_end_time(), int(self.slots)
         )
-        if failed := worker.run(assignment):
-            raise SystemExit(f"{failed} run(s) failed; see `lab status`")
+        if code := worker.run(assignment):
+            raise SystemExit(code)
         return 0
 
     def checkpoint(self) -> DelayedSubmission:

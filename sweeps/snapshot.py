@@ -4,6 +4,7 @@ Queued jobs run the copy, so editing the source while they wait changes nothing.
 are copied: a changed plot does not make two runs different code.
 """
 
+import errno
 import hashlib
 import shutil
 import subprocess
@@ -12,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from results.files import now, write_json
+from results.files import naming_full_disk, now, write_json
 from results.home import Home
 
 ROOMS = ("lmcore", "results", "sweeps")
@@ -46,17 +47,21 @@ def _copy(sources: Mapping[str, bytes], folder: Path, code_hash: str) -> None:
     """Into a private folder, then one rename: nobody ever sees half a snapshot."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     private = Path(tempfile.mkdtemp(prefix=".taking-", dir=folder.parent))
-    private.chmod(0o755)
-    for name, content in sources.items():
-        copy = private / name
-        copy.parent.mkdir(parents=True, exist_ok=True)
-        copy.write_bytes(content)
-        copy.chmod(0o444)
-    write_json(private / "SNAPSHOT.json", {"code_hash": code_hash, "created_at": now()} | git_state())
     try:
-        private.rename(folder)
-    except OSError:  # somebody else took the same snapshot a moment ago
-        shutil.rmtree(private)
+        private.chmod(0o755)
+        with naming_full_disk(folder, sum(map(len, sources.values()))):
+            for name, content in sources.items():
+                copy = private / name
+                copy.parent.mkdir(parents=True, exist_ok=True)
+                copy.write_bytes(content)
+                copy.chmod(0o444)
+            write_json(private / "SNAPSHOT.json", {"code_hash": code_hash, "created_at": now()} | git_state())
+            private.rename(folder)
+    except OSError as error:
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):  # somebody else took the same snapshot a moment ago
+            raise
+    finally:
+        shutil.rmtree(private, ignore_errors=True)
 
 
 def git_state() -> dict[str, Any]:

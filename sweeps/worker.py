@@ -17,12 +17,13 @@ from pathlib import Path
 from typing import Any
 
 from results import planned
-from results.files import now, read_json, write_json
+from results.files import full_disk_code, now, read_json, write_json
 from results.home import Home
 from results.record import RunFolder
 from results.state import SETTLED, RunState, State, claimable, run_state
 from sweeps import environment, hosts, slurm
-from sweeps.attempt import DISK_FULL, ENDED, NO_ENVIRONMENT, NOT_CLAIMED, attempt_run
+from sweeps.attempt import attempt_run
+from sweeps.exits import DISK_FULL, ENDED, FAILED, NO_ENVIRONMENT, NOT_CLAIMED
 from sweeps.signals import StopFlag, die_with_parent
 from sweeps.stored import calls, judge
 
@@ -86,6 +87,7 @@ class Worker:
         self.looked_closer = -CLOSER_EVERY_S
         self.started: list[RunFolder] = []
         self.children: dict[int, Child] = {}
+        self.disk_full = False
         self.obstructed = False  # the next run would meet the same obstacle, so that it is left in peace
         self.host = hosts.Watch(self.node or socket.gethostname(), self._others_work)
 
@@ -236,7 +238,8 @@ class Worker:
         if code != ENDED:
             without_claim = len(child.run.attempts()) <= child.after
             no_environment = code == NO_ENVIRONMENT and not self.host.worked
-            self.obstructed = self.obstructed or code == DISK_FULL or without_claim or no_environment
+            self.disk_full = self.disk_full or code == DISK_FULL
+            self.obstructed = self.obstructed or self.disk_full or without_claim or no_environment
         state = run_state(child.run)
         if state.state is not State.FAILED:
             self.host.saw(failed=False)
@@ -262,7 +265,11 @@ class Worker:
         else:
             name = signal.Signals(-code).name if code < 0 else f"exit code {code}"
             told = {"kind": "code", "error": f"the process died: {name}"}
-        write_json(mine[-1].path / "exit.json", {"reason": "failed", "ended_at": now()} | told)
+        try:
+            write_json(mine[-1].path / "exit.json", {"reason": "failed", "ended_at": now()} | told)
+        except OSError as error:  # then the run is LOST; our other runs go on
+            log.error("run %s: %s", child.run.run_id, error)
+            self.disk_full = self.disk_full or full_disk_code(error) is not None
 
 
 def grants_since(plan: Path, call: Mapping[str, Any]) -> dict[str, int]:
@@ -285,9 +292,13 @@ def oom_kills() -> int:
 
 
 def run(assignment: Assignment) -> int:
-    """Work, and return the number of failed runs."""
+    """Work, and return the exit code: 0, FAILED, or DISK_FULL, for which there may be no room to say it in words."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
-    return Worker(assignment).work()
+    worker = Worker(assignment)
+    failed = worker.work()
+    if failed:
+        log.error("%d run(s) failed; see `lab status`", failed)
+    return DISK_FULL if worker.disk_full else FAILED if failed else ENDED
 
 
 def main() -> None:
@@ -297,7 +308,7 @@ def main() -> None:
     parser.add_argument("--plan", type=Path, required=True)
     parser.add_argument("--call", required=True)
     given = parser.parse_args()
-    sys.exit(1 if run(Assignment(given.home, given.plan, given.call)) else 0)
+    sys.exit(run(Assignment(given.home, given.plan, given.call)))
 
 
 if __name__ == "__main__":
