@@ -9,7 +9,7 @@ from typing import Any, Literal
 from results import checkpoints, keep
 from results.files import BadFile, claim_folder, encode_json, now, numbered, read_json, write_bytes, write_json
 from results.process import claim_identity
-from results.rows import COLUMNS, RowLog
+from results.rows import COLUMNS, RowLog, first_step
 
 log = logging.getLogger(__name__)
 
@@ -39,9 +39,20 @@ class AttemptInfo:
 
     @property
     def resume_step(self) -> int | None:
-        """The step this attempt continued from; None before it started."""
+        """The step this attempt continued from; None before it started.
+
+        Where start.json is damaged the first rows tell: they come after that step, and no row lies between.
+        """
+        if any(path.name == "start.json" for path, _ in self.bad):
+            return self._step_before_rows()
         step = self.start.get("resume_step") if self.start else None
         return step if isinstance(step, int) else None
+
+    def _step_before_rows(self) -> int | None:
+        if self.number == 1:
+            return 0
+        firsts = (first_step(self.path / f"{kind}.csv") for kind in COLUMNS)
+        return min((step - 1 for step in firsts if step is not None), default=None)
 
 
 def owned_until(attempts: Sequence[AttemptInfo]) -> dict[int, int | None]:
@@ -126,7 +137,8 @@ class RunFolder:
         valid = self.valid_checkpoints()
         for step in reversed(self.checkpoints()):
             if step not in valid:
-                log.warning("run %s: the checkpoint at step %d is void", self.run_id, step)
+                where = checkpoints.step_folder(self._checkpoints, step)
+                log.warning("run %s: the checkpoint at step %d is void or damaged: %s", self.run_id, step, where)
                 continue
             try:
                 return step, checkpoints.load(self._checkpoints, step)
@@ -287,7 +299,8 @@ def _attempt_info(path: Path, number: int) -> AttemptInfo:
 
 def _heartbeat(path: Path) -> tuple[int, int] | None:
     try:
-        counter, step = path.read_text().split()
-        return int(counter), int(step)
+        text = path.read_text()
+        counter, step = text.split()
+        return (int(counter), int(step)) if text.endswith("\n") else None
     except (OSError, ValueError):  # not yet written, or lost with the power: it is not fsynced
         return None

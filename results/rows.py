@@ -50,6 +50,17 @@ def tail(path: Path, kind: RowKind, size: int = 4096) -> list[dict[str, str]]:
     return [dict(zip(names, row, strict=True)) for row in fields if len(row) == len(names) and row[0].isdigit()]
 
 
+def first_step(path: Path) -> int | None:
+    """The step of the first whole row of a file; None where there is none."""
+    try:
+        with path.open("rb") as file:
+            lines = file.read(4096).decode(errors="replace").split("\n")[:-1]
+    except OSError:
+        return None
+    step = lines[1].partition(",")[0] if len(lines) > 1 else ""
+    return int(step) if step.isdigit() else None
+
+
 class RowLog:
     """One CSV file with one writer. Floats are written by repr, so they come back bit for bit."""
 
