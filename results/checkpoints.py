@@ -65,7 +65,9 @@ def save(
     """
     private = folder / f".{attempt:04d}.{uuid4().hex}"
     target = step_folder(folder, step)
-    private.mkdir(parents=True)
+    with naming_full_disk(folder):
+        folder.mkdir(exist_ok=True)  # without its parents: a run that somebody deleted is not made again
+        private.mkdir()
     try:
         _fill(private, step, attempt, blobs)
         guard()

@@ -42,11 +42,13 @@ def ingest(
 
     from results.ingest import ingest as ingest_files
 
-    done = ingest_files(home_at(home), rebuild=rebuild)
+    place = home_at(home)
+    place.must_exist()
+    done = ingest_files(place, rebuild=rebuild)
     if as_json:
         print_json(asdict(done))
     else:
-        print(f"{done.rows_new} new rows, {done.runs} runs, {done.seconds:.2f} s: {home_at(home).database}")
+        print(f"{done.rows_new} new rows, {done.runs} runs, {done.seconds:.2f} s: {place.database}")
     name_bad_files(done.bad_files)
     raise typer.Exit(1 if strict and done.bad_files else 0)
 
@@ -70,6 +72,7 @@ def gc(
     from results import garbage, views
 
     place = home_at(home)
+    place.must_exist()
     found = garbage.garbage(place, [views.resolve(place, prefix) for prefix in run] if run else place.run_ids())
     freed = sum(item.bytes for item in found) if dry_run else garbage.delete(found)
     if as_json:

@@ -27,13 +27,17 @@ def home_at(path: Path | None) -> "Home":
 
 
 def ingested(path: Path | None) -> "Home":
-    """The home with its database brought up to date; somebody else's, where we may not write, as it is."""
+    """The home with its database brought up to date; somebody else's, where we may not write, as it is.
+
+    FileNotFoundError without a home.
+    """
     import os
 
     from results.ingest import ingest as ingest_files
 
     home = home_at(path)
-    if os.access(home.path, os.W_OK) or not home.path.exists():
+    home.must_exist()
+    if os.access(home.path, os.W_OK):
         name_bad_files(ingest_files(home).bad_files)
     return home
 

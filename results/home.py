@@ -67,6 +67,11 @@ class Home:
         names = sorted(name for name in self.folders() if _RUN_ID.fullmatch(name))
         return [name for name in names if (self.runs / name / "spec.json").is_file()]
 
+    def must_exist(self) -> None:
+        """FileNotFoundError in plain words where nothing was ever swept: whoever only reads makes no home."""
+        if not self.runs.is_dir():
+            raise FileNotFoundError(f"no results in {self.path}: nothing was swept there yet; see --home and LAB_HOME")
+
     def ensure(self) -> None:
         """Create the folders; PermissionError in plain words if that cannot be, StorageFull without space."""
         try:

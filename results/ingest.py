@@ -13,7 +13,7 @@ import duckdb
 import polars as pl
 
 from results import bins, collect, load, planned, query, segments
-from results.files import BadFile, fsync_file, fsync_folder, full_disk_code, naming_full_disk
+from results.files import fsync_file, fsync_folder, full_disk_code, naming_full_disk
 from results.home import Home
 from results.lock import exclusive
 from results.rows import COLUMNS, RowKind
@@ -172,9 +172,9 @@ def _planned(con: duckdb.DuckDBPyConnection, home: Home) -> list[collect.Row]:
     plans = con.execute("SELECT DISTINCT sweep, plan_id FROM plan_runs ANTI JOIN runs USING (run_id)").fetchall()
     for sweep, plan_id in plans:
         try:
-            specs = planned.specs(home.sweeps / sweep / plan_id)
+            specs = planned.readable_specs(home.sweeps / sweep / plan_id)
             found |= {run_id: collect.planned_run(spec) for run_id, spec in specs.items()}
-        except (BadFile, TypeError, KeyError, ValueError) as error:
+        except (TypeError, KeyError, ValueError) as error:
             log.warning("%s: %s; the next `lab sweep` writes it again", plan_id, error)
     wanted = con.execute("SELECT DISTINCT run_id FROM plan_runs ANTI JOIN runs USING (run_id)").fetchall()
     return [found[run_id] for (run_id,) in wanted if run_id in found and not home.run(run_id).path.exists()]

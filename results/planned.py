@@ -4,6 +4,7 @@ A run has no folder until somebody begins it, so that a plan of 10,000 runs is t
 """
 
 import json
+import logging
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,8 @@ from typing import Any
 from results.files import BadFile, encode_json, read_json, write_bytes
 from results.home import Home
 from results.record import RunFolder
+
+log = logging.getLogger(__name__)
 
 SPECS = "specs.jsonl"
 
@@ -54,14 +57,27 @@ def specs(plan_folder: Path) -> dict[str, dict[str, Any]]:
         raise BadFile(path, f"not a list of specs: {error}") from None
 
 
+def readable_specs(plan_folder: Path) -> dict[str, dict[str, Any]]:
+    """Likewise, of a damaged file those lines that can be read; it is named in a warning."""
+    try:
+        return specs(plan_folder)
+    except BadFile as error:
+        log.warning("%s; the next `lab sweep` writes it again", error)
+    found: dict[str, dict[str, Any]] = {}
+    for line in (plan_folder / SPECS).read_bytes().splitlines():
+        try:
+            spec = json.loads(line)
+            found[spec["run_id"]] = spec
+        except (ValueError, TypeError, KeyError):
+            continue
+    return found
+
+
 def all_specs(home: Home) -> dict[str, dict[str, Any]]:
-    """{run_id: spec} over all plans of a home; a damaged file is passed over."""
+    """{run_id: spec} over all plans of a home, as far as they can be read."""
     found: dict[str, dict[str, Any]] = {}
     for path in home.sweeps.glob(f"*/*/{SPECS}"):
-        try:
-            found |= specs(path.parent)
-        except BadFile:
-            continue  # `lab sweep` writes it again
+        found |= readable_specs(path.parent)
     return found
 
 

@@ -158,6 +158,7 @@ class RunFolder:
 
     def request_cancel(self, by: str, reason: StopRequest = "cancelled") -> None:
         """Ask whoever runs or would run this to stop, as cancelled, or as pruned: an answer, which stays."""
+        self.path.mkdir(parents=True, exist_ok=True)
         write_json(self.path / "cancel.json", {"by": by, "reason": reason, "requested_at": now()})
 
     def cancel_requested(self) -> bool:

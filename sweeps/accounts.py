@@ -1,6 +1,8 @@
 """`lab flops`: the account of a named model, of a sweep's arms, or of a model given on the command line."""
 
+import contextlib
 import socket
+import tempfile
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -38,7 +40,10 @@ def accounts(name: str | None, home: Home, changes: Mapping[str, Any], scale: st
     if name not in known() and "/" not in name and not name.endswith(".py"):
         names = [*PRESETS, *known()]
         raise SweepError(f"unknown model {name!r}{did_you_mean(name, names)}; known: {', '.join(names)}")
-    runs = plan(load(name), home, scale, changes, seeds=1).runs
+    with contextlib.ExitStack() as stack:
+        if not home.runs.is_dir():  # the data are prepared to know the vocabulary; a look makes no home
+            home = Home(stack.enter_context(tempfile.TemporaryDirectory()))
+        runs = plan(load(name), home, scale, changes, seeds=1).runs
     return {run.arm: run.config for run in runs}
 
 

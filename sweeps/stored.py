@@ -106,10 +106,11 @@ def _is_elsewhere(run: RunFolder) -> bool:
 
 def stop(home: Home, plan: StoredPlan, by: str) -> list[str]:
     """Ask all runs of a plan to stop (they save first), and take its waiting jobs out of SLURM's queue."""
-    specs = planned.specs(plan.folder)
+    specs = planned.readable_specs(plan.folder)
     asked = [state.run_id for state in run_states(home, plan.run_ids, slurm.Queue()) if state.state not in ENDED]
     for run_id in asked:
-        planned.begin(home.run(run_id), specs.get(run_id))
+        if run_id in specs:  # else its line is damaged: the request alone will do until the plan is written again
+            planned.begin(home.run(run_id), specs[run_id])
         home.run(run_id).request_cancel(by)
     queue = slurm.queue(plan.folder)
     slurm.cancel(task for task in queue.live if queue.words[task] == "PENDING")

@@ -167,7 +167,8 @@ def _commands(plan: StoredPlan, groups: Iterable[Group]) -> list[str]:
 def newest_command(plan: StoredPlan) -> str:
     """The `lab sweep` that called this plan last, without the switches that are for once only.
 
-    --home is where the plan lies now: the folder may have moved since, or we are called from another one.
+    --home is where the plan lies now: the folder may have moved since, or we are called from another one. It is added
+    where $LAB_HOME said so: whoever types the command may have another.
     """
     newest = max(calls(plan.folder), key=lambda call: call.get("called_at", ""), default={})
     words = [word for word in newest.get("command", []) if word not in ("--retry-failed", "--take-over", "--json")]
@@ -177,4 +178,7 @@ def newest_command(plan: StoredPlan) -> str:
             words[place] = f"--home={home}"
         elif place and words[place - 1] == "--home":
             words[place] = home
-    return shlex.join(words) if words else f"lab sweep {plan.content['sweep']}"
+    words = words or ["lab", "sweep", plan.content["sweep"]]
+    if not any(word.partition("=")[0] == "--home" for word in words) and home != str(Path("lab-home").absolute()):
+        words += ["--home", home]
+    return shlex.join(words)

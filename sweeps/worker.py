@@ -116,7 +116,7 @@ class Worker:
         plan, known = planned.plan(self.plan) or {"runs": []}, set(self.run_ids)
         new = [run["run_id"] for run in plan["runs"] if run["run_id"] not in known]
         if new:
-            self.specs = planned.specs(self.plan)
+            self.specs = planned.readable_specs(self.plan)
             self.run_ids += new
             self.waiting += [self.home.run(run_id) for run_id in new]
         return bool(plan.get("open"))

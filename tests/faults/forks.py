@@ -32,6 +32,7 @@ class Fork:
 
     def __init__(self, command: Sequence[str], env: dict[str, str], stdout: Any, **_: Any) -> None:
         self.returncode: int | None = None
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])  # a real one would be heard after its start
         self.pid = os.fork()
         if not self.pid:
             os.setsid()
@@ -39,6 +40,7 @@ class Fork:
             os.environ.update(env)
             sys.argv = ["worker", *command[command.index("sweeps.worker") + 1 :]]
             end(_quietly if self.idle else _work, stdout.fileno(), stdout.fileno())
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
 
     def poll(self) -> int | None:
         if self.returncode is None:
@@ -66,9 +68,12 @@ def end(action: Any, out: int, err: int) -> None:
     os.dup2(err, 2)
     code: Any = 0
     try:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
         action()
     except SystemExit as exit_:
         code = exit_.code if isinstance(exit_.code, int) else int(exit_.code is not None)
+    except KeyboardInterrupt:
+        code = 130
     except BaseException:
         traceback.print_exc()
         code = 70
