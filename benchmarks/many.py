@@ -1,7 +1,7 @@
 """A sweep of 10,000 runs as a user meets it: `python -m benchmarks.many [RUNS]`.
 
 Plans, submits to a fake SLURM under a site's limits (MaxArraySize 1001, 500 queued jobs; jobs are held back, so that
-only submitting is measured), and asks for the status of a home with as many finished run folders. Whole commands,
+only submitting is measured; 5,000 once more on a file system with 5 ms per operation), and asks for the status of a home with as many finished run folders. Whole commands,
 start-up of the interpreter included.
 """
 
@@ -15,6 +15,7 @@ from pathlib import Path
 from benchmarks.record import write_home
 from results.home import Home
 from tests.fake_slurm import Cluster, possible
+from tests.faults.disk import shim, slow
 
 SWEEP = """
 from lmcore.config import ModelConfig, RunConfig, TrainConfig
@@ -26,6 +27,7 @@ def sweep():
     arms = {f"lr{i}": {"train.lr": 1e-4 * 1.05**i} for i in range(100)}
     return Sweep(question="How does a large sweep feel?", base=base, baseline="lr0", seeds=%d, arms=arms)
 """
+SLOW_RUNS = 5000
 PLAN_S, SUBMIT_S, STATUS_S = 5.0, 60.0, 2.0
 
 
@@ -57,9 +59,26 @@ def main(runs: int = 10_000) -> None:
                 say(f"status of {runs} planned runs", status, STATUS_S)
             finally:
                 cluster.close()
+            slow_submit(place, sweep)
         write_home(Home(place / "done"), runs, 10)
         say(f"status of {runs} finished runs", best(["status", "many", "--json"], place / "done", {}), STATUS_S)
         say("the same as a table", best(["status", "many"], place / "done", {}), STATUS_S)
+
+
+def slow_submit(place: Path, sweep: list[str]) -> None:
+    """Plan and submit where every operation on the results home takes 5 ms; tasks start at once."""
+    cluster, home = Cluster(max_array_size=1001, max_submit=500, nodes={"n1": 4}), place / "slow"
+    try:
+        library = shim(place)
+        submit = [*sweep, "--cluster", "slurm", "-j", "400", "--yes", "--no-wait", "--seeds", str(SLOW_RUNS // 100)]
+        took = timed(submit, home, cluster.environment | slow(library, home, 5))
+        say(f"submit of {SLOW_RUNS} runs at 5 ms per operation", took, SUBMIT_S)
+        time.sleep(20)
+        failed = [t for t in cluster.tasks() if t["state"] == "FAILED"]
+        begun = len(list(home.glob("runs/*/attempts/0001")))
+        print(f"meanwhile {begun} runs have begun, {len(failed)} tasks failed", flush=True)
+    finally:
+        cluster.close()
 
 
 def say(what: str, seconds: float, target: float) -> None:

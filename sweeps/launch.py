@@ -147,11 +147,18 @@ def _submit(
 ) -> Launched:
     from sweeps.launch_slurm import SlurmWorker, submit
 
-    slots = min(options.runs_per_gpu or 1, workers)
+    slots = min((options.runs_per_gpu or 1) * _devices(plan, options), workers)
     job = SlurmWorker(str(home.path), str(plan.folder(home)), call, str(slots))
     exclude = [bad.name for bad in found.avoided]
     done = submit(job, source, workers // slots, slots * _threads(plan), dict(options.slurm), exclude)
     return replace(found, job_ids=done.job_ids, submitted=done.tasks, refused=done.refused)
+
+
+def _devices(plan: Plan, options: Options) -> int:
+    """GPUs of a job that single runs can have for themselves; a run of several processes takes them all."""
+    asked = options.slurm.get("gpus_per_node", 1)
+    alone = all(run.config.train.processes == 1 for run in plan.runs)
+    return asked if alone and isinstance(asked, int) and asked > 0 else 1
 
 
 def _threads(plan: Plan) -> int:

@@ -11,6 +11,7 @@ import signal
 import socket
 import sys
 import time
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -65,6 +66,7 @@ class Child:
     after: int
     began: float  # monotonic seconds
     oom_kills: int  # on this machine, when it began
+    gpu: str | None  # the one that it shall use; None: whatever there is
 
 
 class Worker:
@@ -203,17 +205,28 @@ class Worker:
         sys.stdout.flush()
         sys.stderr.flush()
         self.started.append(run)
-        worker = os.getpid()
+        worker, gpu = os.getpid(), self._free_gpu(run)
         pid = os.fork()
         if pid:
-            self.children[pid] = Child(run, after, time.monotonic(), oom_kills())
+            self.children[pid] = Child(run, after, time.monotonic(), oom_kills(), gpu)
             return
+        if gpu is not None:
+            os.environ["CUDA_VISIBLE_DEVICES"] = gpu  # CUDA is not touched before the fork
         code = 1
         try:
             die_with_parent(worker)
             code = attempt_run(self.home, run, self.owner, self.flag, self.deadline, after, self.specs.get(run.run_id))
         finally:
             os._exit(code)  # never return into the parent's loop, whatever happened
+
+    def _free_gpu(self, run: RunFolder) -> str | None:
+        """The GPU that fewest of our children use; None where there is no choice, or the run spreads over all."""
+        gpus = [gpu for gpu in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if gpu.strip()]
+        train = self.specs.get(run.run_id, {}).get("config", {}).get("train", {})
+        if len(gpus) < 2 or self.slots < 2 or train.get("processes", 1) > 1:
+            return None
+        taken = Counter(child.gpu for child in self.children.values())
+        return min(gpus, key=lambda gpu: taken[gpu])
 
     def _wait_for_one(self) -> None:
         """Until one child has ended; our own stop signal is passed on to all of them."""

@@ -5,11 +5,10 @@ import os
 import shutil
 import subprocess
 import sys
+import unittest
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-import pytest
 
 HERE = Path(__file__).parent
 
@@ -18,10 +17,15 @@ def shim(folder: Path) -> Path:
     """Compile disk.c into `folder`; skips the test where there is no C compiler."""
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None or not sys.platform.startswith("linux"):
-        pytest.skip("needs Linux and a C compiler")
+        raise unittest.SkipTest("needs Linux and a C compiler")
     library = folder / "disk.so"
     subprocess.run([compiler, "-shared", "-fPIC", "-O1", "-o", library, HERE / "disk.c", "-ldl"], check=True)
     return library
+
+
+def slow(library: Path, folder: Path, ms: int) -> dict[str, str]:
+    """The environment of a process to which every operation below `folder` takes so long."""
+    return {"LD_PRELOAD": str(library), "FAULT_PREFIX": str(folder), "FAULT_DELAY_US": str(1000 * ms)}
 
 
 @dataclass(frozen=True)

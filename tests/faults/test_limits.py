@@ -8,6 +8,7 @@ import pytest
 
 from tests.fake_slurm import Cluster
 from tests.faults.conftest import ON_SLURM, MakeSweep
+from tests.faults.disk import shim, slow
 from tests.user import User, wait_until
 
 pytestmark = pytest.mark.slow
@@ -68,6 +69,18 @@ def test_tasks_that_start_at_once_find_their_files(user: User, cluster: Cluster,
     user.lab("sweep", str(make_sweep(seeds=40)), *ON_SLURM, "-j", "12")
     assert user.states("tiny") == ["DONE"] * 40
     assert {task["state"] for task in cluster.tasks()} == {"COMPLETED"}
+
+
+def test_tasks_that_start_at_once_find_their_files_on_a_slow_file_system(
+    user: User, cluster: Cluster, make_sweep: MakeSweep, tmp_path: Path
+) -> None:
+    """5 ms per operation, for the launcher and for the jobs, which start before sbatch has answered."""
+    cluster.set(nodes={"n1": 4})
+    user.environment |= slow(shim(tmp_path), user.home, 5)
+    user.lab("sweep", str(make_sweep(seeds=12)), *ON_SLURM, "-j", "4")
+    assert user.states("tiny") == ["DONE"] * 12
+    assert {task["state"] for task in cluster.tasks()} == {"COMPLETED"}
+    assert set(user.attempts().values()) == {1}
 
 
 def test_2500_runs_under_a_small_limit_all_run_once(user: User, cluster: Cluster, make_sweep: MakeSweep) -> None:
