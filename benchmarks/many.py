@@ -1,8 +1,8 @@
 """A sweep of 10,000 runs as a user meets it: `python -m benchmarks.many [RUNS]`.
 
 Plans, submits to a fake SLURM under a site's limits (MaxArraySize 1001, 500 queued jobs; jobs are held back, so that
-only submitting is measured; 5,000 once more on a file system with 5 ms per operation), and asks for the status of a home with as many finished run folders. Whole commands,
-start-up of the interpreter included.
+only submitting is measured; 5,000 once more on a file system with 5 ms per operation), and asks for the status of a
+home with as many finished run folders. Whole commands, start-up of the interpreter included.
 """
 
 import os

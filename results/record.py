@@ -253,8 +253,12 @@ class Attempt:
         """Show progress: the counter grows with each call. Atomic, but not durable: a beat is worth no fsync."""
         self._beats += 1
         temp = self.path / ".heartbeat.tmp"
-        temp.write_text(f"{self._beats} {step}\n")
-        temp.replace(self.path / "heartbeat")
+        try:
+            temp.write_text(f"{self._beats} {step}\n")
+            temp.replace(self.path / "heartbeat")
+        except OSError:
+            temp.unlink(missing_ok=True)
+            raise
 
     def finish(self, reason: str, **details: Any) -> None:
         """Write exit.json. The first reason wins; later calls change nothing."""
