@@ -188,3 +188,48 @@ def test_report(stages: Stages) -> None:
         assert (home / "reports" / "tiny" / "index.html").stat().st_size > 10_000
 
     print(walk(stages.ingested, 3, run, again))
+
+
+OF_A_RUN = (
+    "spec.json",
+    "DONE.json",
+    "attempts/0001/claim.json",
+    "attempts/0001/start.json",
+    "attempts/0001/exit.json",
+    "attempts/0001/heartbeat",
+    "attempts/0001/log.txt",
+    "checkpoints/step_00000006/manifest.json",
+    "checkpoints/step_00000006/model.safetensors",
+    "checkpoints/step_00000006/progress.json",
+)
+OF_A_HOME = (
+    "sweeps/tiny/*/plan.json",
+    "sweeps/tiny/*/specs.jsonl",
+    "sweeps/tiny/*/calls/*.json",
+    "sweeps/tiny/*/workers/*.json",
+    "snapshots/*/SNAPSHOT.json",
+    "locks/*.txt",
+    "data/*/meta.json",
+    "data/*/train.bin",
+    "lab.duckdb",
+)
+
+
+@pytest.mark.parametrize("name", [*(f"runs/*/{name}" for name in OF_A_RUN), *OF_A_HOME])
+def test_half_a_file_is_survived_and_the_next_call_has_it_all(stages: Stages, name: str) -> None:
+    """The first run is half done where that makes a difference; `tests/results/test_truncation.py` cuts anywhere."""
+    home = copied(stages.ingested, stages.ingested.parent.parent / "cut" / "home")
+    path = sorted(home.glob(name))[0]
+    if "checkpoints" in name:
+        (path.parents[2] / "DONE.json").unlink()
+    data = path.read_bytes()
+    path.write_bytes(data[: len(data) // 2])
+    for command in (["status", "tiny"], ["ingest"], ["runs"], ["failures", "tiny"]):
+        ended = stages.disk.lab(home, *command)
+        assert "Traceback" not in ended.err, ended.err
+        if command == ["ingest"] and path.suffix == ".json" and "workers" not in name and "checkpoints" not in name:
+            assert path.name in ended.err or "data/" in name
+    if name == "runs/*/DONE.json":
+        assert "UNKNOWN" in stages.disk.lab(home, "status", "tiny", "--json").out
+    well(stages.disk.lab(home, *stages.command, "--take-over", figures=False))
+    same_end(stages, home)

@@ -27,6 +27,8 @@ from tests.results.helpers import (
     without_fsync,
 )
 
+pytestmark = pytest.mark.slow
+
 STEPS, RESUMED_AT = 6, 2
 GONE = {"pid": 2**22 + 1, "pid_start": 1}
 EVERY_BYTE_UP_TO = 400
