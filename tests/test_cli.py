@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from results.home import Home
 from tests.user import User
 
 
@@ -198,6 +199,7 @@ def test_json_of_a_sweep_that_runs_is_one_object(user: User, sweep_file: Path) -
     ],
 )
 def test_whatever_is_wrong_is_said_in_one_clear_line(arguments: list[str], words: str, user: User) -> None:
+    Home(user.home).ensure()
     done = user.lab(*arguments, code=1)
     assert words in done.stderr
     assert "Traceback" not in done.stderr
