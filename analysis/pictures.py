@@ -161,7 +161,8 @@ def _tuning(con: "DuckDBPyConnection", plan: Plan, looks: dict[str, Look]) -> li
         curves_of = [tuned_rates(found, arm, key) for arm in found.arms if arm in looks] if found else []
         if any(point.losses for curve in curves_of for point in curve.points):
             figure = rates_figure(curves_of, looks, key)
-            pictures.append(Picture(f"tuning_{key}", f"Tuning: loss against {key}", caption, figure))
+            name = f"tuning_{key.replace('.', '_')}"
+            pictures.append(Picture(name, f"Tuning: loss against {key}", caption, figure))
     return pictures
 
 
