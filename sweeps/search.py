@@ -248,7 +248,7 @@ class Controller:
             yield Curve(number, found, run.config.tokens, live, state.state is State.DIVERGED)
 
     def _is_under_way(self, state: RunState) -> bool:
-        """Not so a run that is lost or about to resume: what it measured since its checkpoint will be measured again."""
+        """Not so a run that is lost or about to resume: what it measured since its checkpoint it measures again."""
         newest = self.home.run(state.run_id).attempts()[-1]
         return state.state is State.RUNNING and newest.start is not None
 
