@@ -151,7 +151,8 @@ def budget_line(plan: StagePlan) -> str:
     if plan.stage == "widen":
         return f"widen, if the best of an arm lies at an end: at most {each} more runs per arm"
     tried = "; ".join(f"{axis.key} {', '.join(map(word, axis.values))}" for axis in axes)
-    return f"tune: {each} runs per arm ({tried}; {plan.tuning.seeds} tuning seeds)"
+    seeds = f"{plan.tuning.seeds} tuning seed{'s' if plan.tuning.seeds > 1 else ''}"
+    return f"tune: {each} runs per arm ({tried}; {seeds})"
 
 
 def word(value: Any) -> str:

@@ -41,7 +41,7 @@ def test_lost_runs_are_started_again_and_a_lost_advancing_job_is_replaced_by_cal
     user: User, cluster: Cluster, tmp_path: Path, text_file: Path
 ) -> None:
     cluster.set(nodes={"n1": 1, "n2": 1})
-    command = ["sweep", str(write(tmp_path, text_file, steps=3000, every=200)), *ON_SLURM]
+    command = ["sweep", str(write(tmp_path, text_file, steps=1500, every=100)), *ON_SLURM]
     user.lab(*command)
     wait_until(user.checkpoints, "a checkpoint")
     user.kill_workers()  # with nobody to see it: the advancing job starts what was lost
