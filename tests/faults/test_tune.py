@@ -1,9 +1,16 @@
 """A tuned sweep on SLURM: the stages follow each other with nobody on the login node, whatever is killed."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from results.files import write_json
+from results.home import Home
+from sweeps import advances, slurm, stored
+from sweeps.commands import SweepRequest, plan_sweep
+from sweeps.launch_stages import MOST_TRIES, _progress, advance
+from sweeps.tune import StagePlan
 from tests.fake_slurm import Cluster
 from tests.sweeps.test_tune import check_is_sound
 from tests.sweeps.tuned import BELOW, write
@@ -78,3 +85,31 @@ def test_a_cancelled_sweep_does_not_go_on(user: User, cluster: Cluster, tmp_path
     wait_until(lambda: "stopped: the sweep was cancelled" in notes(user), "the word", 90, every=0.5)
     assert set(user.states("gate")) == {"CANCELLED"}
     assert not user.worker_pids()
+
+
+def test_rounds_without_a_step_have_an_end(
+    user: User, cluster: Cluster, tmp_path: Path, text_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", cluster.environment["PATH"])
+    home = Home(user.home)
+    plan, _ = plan_sweep(SweepRequest(str(write(tmp_path, text_file)), cluster="slurm"), home)
+    assert isinstance(plan, StagePlan)
+    plan.write(home)
+    (plan.folder(home) / "advances").mkdir()
+    states = stored.run_states(home, [run.run_id for run in plan.runs], slurm.Queue())
+    how: dict[str, Any] = {
+        "jobs": 1,
+        "runs_per_gpu": None,
+        "slurm": {},
+        "command": ["lab", "sweep", "gate"],
+        "submitted_at": "now",
+    }
+    for tries, submitted in ((MOST_TRIES, 0), (1, 2)):
+        record = how | {"tasks": "1", "uuid": f"lab-{tries}", "tries": tries, "progress": _progress(plan, states)}
+        write_json(plan.folder(home) / "advances" / f"lab-{tries}.json", record)
+        advance(home, plan.folder(home), f"lab-{tries}")
+        said = advances.record(plan.folder(home), f"lab-{tries}")["said"]
+        assert said.startswith("stopped: 3 times" if not submitted else "stage tune: started SLURM job"), said
+        assert len(cluster.calls("sbatch")) == submitted
+    newest = max(slurm.read_submissions(plan.folder(home), "advances"), key=lambda r: r.get("job_id", ""))
+    assert newest["tries"] == 2
