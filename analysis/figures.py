@@ -245,8 +245,7 @@ def rates_figure(grids: list[Rates], looks: dict[str, Look], what: str = "learni
         ends = [
             (g.name, p.lr, sum(p.losses) / len(p.losses), looks[g.arm])
             for g in grids
-            for p in g.points[-1:]
-            if p.losses
+            for p in [point for point in g.points if point.losses][-1:]
         ]
         label_ends(axes, ends)
         return figure
