@@ -43,7 +43,7 @@ def sweep(
     home: HomeOption = None,
 ) -> None:
     """Plan an experiment, show what it costs, run what is missing, and report."""
-    from sweeps import commands
+    from sweeps import budget, commands
 
     place, console = home_at(home), stderr()
     asked = commands.SweepRequest(
@@ -51,17 +51,16 @@ def sweep(
     )
     plan, options = commands.plan_sweep(asked, place)
     if as_json and dry_run:
-        print_json(commands.plan_json(plan, options, place))
+        print_json(budget.plan_json(plan, options, place))
     else:
-        commands.show_plan(plan, options, place, console if as_json else stdout())
-    if dry_run or not (yes or as_json or commands.confirmed(len(plan.runs))):
+        budget.show_plan(plan, options, place, console if as_json else stdout())
+    if dry_run or not (yes or as_json or commands.confirmed(budget.runs_at_most(plan))):
         return
-    with commands.started(plan, options, place, console) as running:
-        counts = running.wait() if wait else running.leave()
+    stage, counts = commands.carry_out(plan, options, place, console, wait)
     if wait:
-        analysis.cli.write(f"{plan.sweep}/{plan.plan_id}", place, quiet=as_json)
+        analysis.cli.write(f"{stage.sweep}/{stage.plan_id}", place, quiet=as_json)
     if as_json:
-        print_json(commands.plan_json(plan, options, place) | {"counts": counts})
+        print_json(budget.plan_json(stage, options, place) | {"counts": counts})
     raise typer.Exit(0 if not wait or commands.all_well(counts) else 1)
 
 

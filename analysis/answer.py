@@ -91,4 +91,7 @@ def terms(plan: Plan, rows: list[dict[str, Any]]) -> list[str]:
             f"{len(others)} arms at once (Holm)."]  # fmt: skip
     if plan.smallest_effect:
         said.append(f"The plan calls {plan.smallest_effect:g} nats the smallest difference that matters.")
+    tuned = [row["tuned"] for row in rows if row["tuned"]]
+    if tuned:
+        said.append(f"Tuned at equal effort, on seeds that count in no number here: {'; '.join(tuned)}.")
     return said

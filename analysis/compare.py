@@ -11,6 +11,7 @@ from analysis.provenance import Provenance, attempts_frame, listed, provenance
 from analysis.select import Plan
 from analysis.stats import NoiseFloor
 from analysis.table import judged_json, rows_of
+from analysis.tuning_runs import joined, tuning_runs
 from analysis.verdict import Rules, VerdictError
 from analysis.verdict_sweep import BITS, Evidence, judge_runs
 
@@ -43,9 +44,9 @@ def compare(
     An arm that is the same runs in both plans stands once, under A. Raises VerdictError without a baseline.
     """
     base = baseline or (f"A:{a.baseline}" if a.baseline else None)
-    evidence, same = _without_twins(
-        _joined([_evidence(con, plan, name) for plan, name in zip((a, b), NAMES, strict=True)])
-    )
+    plans = dict(zip(NAMES, (a, b), strict=True))
+    evidence, same = _without_twins(_joined([_evidence(con, plan, name) for name, plan in plans.items()]))
+    evidence = replace(evidence, tuned=joined({name: tuning_runs(con, plan) for name, plan in plans.items()}))
     names = arms_of(evidence.runs)
     base = same.get(base or "", base)
     if base not in names:
@@ -57,8 +58,8 @@ def compare(
     if judged.unit == BITS:
         notes.append("The tokenizers differ and the text is the same: compared in bits per byte, not in nats.")
     differs = _differences(con, a, b)
-    plans = {name: {"name": p.name, "plan_id": p.plan_id} for name, p in zip(NAMES, (a, b), strict=True)}
-    answer = {"plans": plans, "differs": differs, "notes": notes} | judged_json(rows, judged)
+    named = {name: {"name": p.name, "plan_id": p.plan_id} for name, p in plans.items()}
+    answer = {"plans": named, "differs": differs, "notes": notes} | judged_json(rows, judged)
     return Comparison(rows, differs, notes, answer)
 
 

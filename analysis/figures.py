@@ -218,8 +218,9 @@ def pareto_figure(rows: list[Row], key: str, what: str, unit: str, looks: dict[s
         return figure
 
 
-def rates_figure(grids: list[Rates], looks: dict[str, Look]) -> Figure:
-    """Final validation loss against the learning rate, a line per kind of arm; ×: a rate at which runs diverged."""
+def rates_figure(grids: list[Rates], looks: dict[str, Look], what: str = "learning rate") -> Figure:
+    """Final validation loss against the learning rate, or `what` else was tuned, a line per kind of arm; ×: where runs
+    diverged."""
     with canvas() as (figure, axes):
         for grid in grids:
             known = [point for point in grid.points if point.losses]
@@ -230,12 +231,13 @@ def rates_figure(grids: list[Rates], looks: dict[str, Look]) -> Figure:
             )
             for point, mean in zip(known, means, strict=True):
                 axes.plot([point.lr] * len(point.losses), point.losses, ".", color=look.color, ms=4, alpha=0.5)
-                tips(axes, [(point.lr, mean, f"{point.arm}: {mean:.4f} nats per token at learning rate {point.lr:g}")])
+                tips(axes, [(point.lr, mean, f"{point.arm}: {mean:.4f} nats per token at {what} {point.lr:g}")])
             lost = [point.lr for point in grid.points if point.diverged]
             top = axes.get_xaxis_transform()
             axes.plot(lost, [0.985] * len(lost), "x", color=look.color, ms=7, mew=2, transform=top, clip_on=False)
         tried = sorted({point.lr for grid in grids for point in grid.points})
-        axes.set(xscale="log", title="Loss against learning rate", xlabel="learning rate", ylabel="nats per token")
+        scale = "log" if tried[0] > 0 else "linear"
+        axes.set(xscale=scale, title=f"Loss against {what}", xlabel=what, ylabel="nats per token")
         axes.set_xticks(tried, [f"{lr:g}" for lr in tried])
         axes.set_xticks([], minor=True)
         everything = [loss for grid in grids for point in grid.points for loss in point.losses]
@@ -243,8 +245,7 @@ def rates_figure(grids: list[Rates], looks: dict[str, Look]) -> Figure:
         ends = [
             (g.name, p.lr, sum(p.losses) / len(p.losses), looks[g.arm])
             for g in grids
-            for p in g.points[-1:]
-            if p.losses
+            for p in [point for point in g.points if point.losses][-1:]
         ]
         label_ends(axes, ends)
         return figure

@@ -11,6 +11,7 @@ from analysis.provenance import Provenance, attempts_frame, listed, provenance
 from analysis.select import Plan
 from analysis.spikes import by_run, spikes
 from analysis.tuning import GRID
+from analysis.tuning_runs import tuning_runs
 from analysis.validity import BUDGET_KEYS, MATCH_LIMIT, changes, families, other_tokens, refusals
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ def lint(con: "DuckDBPyConnection", plan: Plan) -> list[Finding]:
     """Everything that weakens a comparison within the plan, the worst level first."""
     runs, attempts, origin = runs_frame(con, plan), attempts_frame(con, plan), provenance(con, plan)
     configs = configs_of(runs)
-    by_arm = refusals(runs, attempts, plan.baseline, plan.match_tolerance)
+    by_arm = refusals(runs, attempts, plan.baseline, plan.match_tolerance, tuning_runs(con, plan))
     refused = list(dict.fromkeys(finding for found in by_arm.values() for finding in found))
     found = [
         *refused,

@@ -27,9 +27,10 @@ from analysis.figures import (
 )
 from analysis.flops import flops_shares
 from analysis.frames import decode_costs, runs_frame
-from analysis.rates import rate_grids
+from analysis.rates import rate_grids, tuned_rates
 from analysis.select import Plan
 from analysis.telemetry import QUANTITIES, means, telemetry_figure
+from analysis.tuning_runs import tuning_runs
 from results.files import write_bytes
 
 if TYPE_CHECKING:
@@ -119,7 +120,7 @@ def pictures_for(
         if plan.baseline in looks and len(looks) > 1:
             pictures.append(_forest(rows, plan, looks))
         pictures += [*_paretos(rows, looks), *_rates(runs, looks)]
-    pictures += _search(con, plan)
+    pictures += [*_search(con, plan), *_tuning(con, plan, looks)]
     if len(cost := decode_costs(con, plan)):
         caption = (
             f"Batch {cost['batch'][0]}, measured with the first seed's model. A dot's size: bytes of its KV cache."
@@ -149,6 +150,20 @@ def _search(con: "DuckDBPyConnection", plan: Plan) -> list[Picture]:
         figure = search_figures.importance_figure(search_figures.importance(trials))
         caption = "Share of the variance of the losses' ranks that a parameter explains by itself (epsilon squared)."
         pictures.append(Picture("importance", "Importance of parameters", caption, figure))
+    return pictures
+
+
+def _tuning(con: "DuckDBPyConnection", plan: Plan, looks: dict[str, Look]) -> list[Picture]:
+    """What the arms were tried at before the verdict, a picture per range."""
+    found = tuning_runs(con, plan)
+    caption = "The tuning runs, which count in no other picture or number. Dots: seeds; ×: runs diverged."
+    pictures = []
+    for key in [key for key, ordered in found.keys.items() if ordered] if found else ():
+        curves_of = [tuned_rates(found, arm, key) for arm in found.arms if arm in looks] if found else []
+        if any(point.losses for curve in curves_of for point in curve.points):
+            figure = rates_figure(curves_of, looks, key)
+            name = f"tuning_{key.replace('.', '_')}"
+            pictures.append(Picture(name, f"Tuning: loss against {key}", caption, figure))
     return pictures
 
 

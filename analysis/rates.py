@@ -5,6 +5,8 @@ from dataclasses import dataclass
 import polars as pl
 
 from analysis.frames import configs_of, final_losses
+from analysis.tuning import best_rate
+from analysis.tuning_runs import TuningRuns
 from analysis.validity import families
 
 
@@ -31,6 +33,16 @@ def rate_grids(runs: pl.DataFrame) -> list[Rates]:
     """Every set of two or more arms that differ only in the learning rate, in plan order."""
     grids = {tuple(grid.values()): grid for grid in families(configs_of(runs)).values() if len(grid) > 1}
     return [_grid(grid, runs) for grid in grids.values()]
+
+
+def tuned_rates(tuned: TuningRuns, arm: str, key: str) -> Rates:
+    """What tuning tried of one key, at each value the best runs over whatever the other keys were."""
+    place, rates = list(tuned.keys).index(key), []
+    for value in sorted(tuned.values(arm, key)):
+        here = {point: one for point, one in tuned.arms[arm].items() if point[place] == value}
+        one = here[best_rate(here)]
+        rates.append(Rate(arm, float(value), list(one.values.values()), one.diverged))
+    return Rates(arm, arm, rates)
 
 
 def _grid(grid: dict[float, str], runs: pl.DataFrame) -> Rates:

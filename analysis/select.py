@@ -10,7 +10,8 @@ if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
 COLUMNS = (
-    "sweep, plan_id, scale, question, baseline, smallest_effect, match_tolerance, created_at, last_call_at, code_hash"
+    "sweep, plan_id, scale, question, baseline, smallest_effect, match_tolerance, created_at, last_call_at, code_hash, "
+    "stage"
 )
 
 
@@ -20,7 +21,10 @@ class UnknownSweep(LookupError):
 
 @dataclass(frozen=True)
 class Plan:
-    """One row of the table `plans`. `baseline` and `smallest_effect` (nats per token) may be absent."""
+    """One row of the table `plans`. `baseline` and `smallest_effect` (nats per token) may be absent.
+
+    `stage` is tune, widen or verdict of a tuned sweep.
+    """
 
     sweep: str
     plan_id: str
@@ -32,6 +36,7 @@ class Plan:
     created_at: str | None
     last_call_at: str | None
     code_hash: str | None
+    stage: str | None = None
 
     @property
     def name(self) -> str:

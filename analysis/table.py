@@ -56,6 +56,7 @@ SCHEMA: dict[str, type[pl.DataType]] = {
     "compute_gain_reason": pl.String,
     "verdict": pl.String,
     "reason": pl.String,
+    "tuned": pl.String,  # where tuning put the arm
 }
 # What stands beside a verdict: costs.
 COSTS = (
@@ -102,7 +103,7 @@ def _row(runs: pl.DataFrame, arm: str, judged: Judged) -> dict[str, Any]:
     row |= {"tokens_per_s": done["tokens_per_s"].median(), "peak_memory_bytes": done["peak_memory_bytes"].max()}
     row |= _losses(runs, arm)
     row |= {"bits_per_byte": done["val_bits_per_byte"].mean(), "perplexity": done["val_perplexity"].mean()}
-    row |= _gap(runs, arm, judged)
+    row |= _gap(runs, arm, judged) | {"tuned": judged.tuned and judged.tuned.sentence(arm)}
     return {key: none_if_not_finite(row.get(key)) for key in SCHEMA}
 
 

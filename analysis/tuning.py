@@ -2,9 +2,12 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any, TypeVar
 
 from analysis.lint import Finding
 from analysis.verdict import Arm
+
+Setting = TypeVar("Setting", float, tuple[Any, ...])  # a learning rate, or several tuned values
 
 GRID = 3  # rates; fewer are no grid, and have no inside
 
@@ -18,10 +21,10 @@ def best(grids: Mapping[str, Mapping[float, Arm]], baseline: str, higher_better:
     ]
 
 
-def best_rate(grid: Mapping[float, Arm], higher_better: bool = False) -> float:
-    """The rate with the best mean among those that lost fewest runs."""
+def best_rate(grid: Mapping[Setting, Arm], higher_better: bool = False) -> Setting:
+    """The rate with the best mean among those that lost fewest runs; of equal ones the first."""
 
-    def rank(rate: float) -> tuple[bool, int, float]:
+    def rank(rate: Setting) -> tuple[bool, int, float]:
         arm = grid[rate]
         return arm.sample.n == 0, arm.diverged, -arm.sample.mean if higher_better else arm.sample.mean
 
@@ -42,14 +45,14 @@ def unequal(what: str) -> Finding:
     return Finding("unequal_tuning", "error", f"unequal tuning budget: {what}", "tune every arm over the same grid")
 
 
-def edge(name: str, rate: float, grid: list[float]) -> Finding | None:
-    """Whether the best rate is the smallest or largest that was tried."""
+def edge(name: str, rate: float, grid: list[float], what: str = "LR") -> Finding | None:
+    """Whether the best rate, or `what` else was tuned, is the smallest or largest that was tried."""
     if len(grid) < GRID or min(grid) < rate < max(grid):
         return None
     side = "largest" if rate == max(grid) else "smallest"
     return Finding(
         "lr_at_grid_edge",
         "error",
-        f"LR at the edge of its grid: {name} is best at {rate:g}, the {side} of {len(grid)} tried",
-        f"try {'larger' if side == 'largest' else 'smaller'} learning rates",
+        f"{what} at the edge of its grid: {name} is best at {rate:g}, the {side} of {len(grid)} tried",
+        f"try {'larger' if side == 'largest' else 'smaller'} {'learning rates' if what == 'LR' else 'values'}",
     )

@@ -8,6 +8,7 @@ import polars as pl
 from analysis import tuning
 from analysis.frames import arms_of, configs_of, final_losses
 from analysis.lint import Finding
+from analysis.tuning_runs import TuningRuns
 from analysis.verdict import Arm
 
 MATCH_LIMIT = 0.005  # of the matched quantity
@@ -18,12 +19,16 @@ Config = Mapping[str, Any]
 
 
 def refusals(
-    runs: pl.DataFrame, attempts: pl.DataFrame, baseline: str | None, tolerance: float | None = None
+    runs: pl.DataFrame,
+    attempts: pl.DataFrame,
+    baseline: str | None,
+    tolerance: float | None = None,
+    tuned: TuningRuns | None = None,
 ) -> dict[str, list[Finding]]:
     """{arm: why it cannot be compared}; what is wrong with the baseline's own runs stands under the baseline.
 
     `runs` as from `frames.runs_frame`, `attempts` as from `provenance.attempts_frame`; `tolerance` is the plan's for
-    matched sizes.
+    matched sizes, `tuned` the tuning that went before.
     """
     if baseline is None or baseline not in arms_of(runs):
         return {}
@@ -35,7 +40,7 @@ def refusals(
             _mixed_data(arm, base, runs, configs),
             _unmatched(arm, runs, MATCH_LIMIT if tolerance is None else tolerance),
             _budget(arm, base, runs, configs),
-            _rates(arm, base, runs, configs),
+            tuned.refusal(arm, base, configs) if tuned else _rates(arm, base, runs, configs),
         ]
         for arm in arms_of(runs)
     }

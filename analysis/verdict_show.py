@@ -95,6 +95,8 @@ def of_sweep(
     with results.open(home) as con:
         plan = resolve_plan(con, name)
         judged = judge_plan(con, plan, floor, alpha)
+        if plan.stage in ("tune", "widen"):
+            raise VerdictError(f"the arms of {plan.name} are still being tuned: `lab status {plan.sweep}`")
         if judged.baseline is None:
             raise VerdictError(f"{plan.name} has no baseline: no arm can be judged against it")
         rows = summary(con, plan, judged)

@@ -11,6 +11,7 @@ from analysis.gain import Gain, compute_gain
 from analysis.provenance import attempts_frame
 from analysis.select import Plan
 from analysis.stats import NoiseFloor, pooled_sd
+from analysis.tuning_runs import TuningRuns, tuning_runs
 from analysis.validity import other_tokens, refusals
 from analysis.verdict import Arm, Rules, Verdict, judge
 
@@ -29,6 +30,7 @@ class Evidence:
     attempts: pl.DataFrame  # as from `provenance.attempts_frame`
     points: pl.DataFrame  # as from `curves.val_points`
     match_tolerance: float | None = None  # of the plan's matched sizes, relative
+    tuned: TuningRuns | None = None  # what went before; no run of it is among `runs`
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,7 @@ class Judged:
     gains: dict[str, Gain]
     pooled: NoiseFloor | None
     smallest_effect: float | None  # in `unit`
+    tuned: TuningRuns | None = None
 
     @property
     def column(self) -> str:
@@ -50,7 +53,8 @@ class Judged:
 
 def judge_plan(con: "DuckDBPyConnection", plan: Plan, floor: NoiseFloor | None = None, alpha: float = 0.05) -> Judged:
     """Judge every arm against the plan's baseline; without one there are no verdicts. `floor` is in the unit."""
-    evidence = Evidence(runs_frame(con, plan), attempts_frame(con, plan), val_points(con, plan), plan.match_tolerance)
+    runs, attempts, points = runs_frame(con, plan), attempts_frame(con, plan), val_points(con, plan)
+    evidence = Evidence(runs, attempts, points, plan.match_tolerance, tuning_runs(con, plan))
     return judge_runs(evidence, plan.baseline, Rules(alpha, plan.smallest_effect, floor))
 
 
@@ -61,7 +65,7 @@ def judge_runs(evidence: Evidence, baseline: str | None, rules: Rules) -> Judged
     base = baseline if baseline in names else None
     unit = _unit(runs, base)
     smallest = _smallest(runs, base, rules.smallest_effect, unit)
-    refused = refusals(runs, evidence.attempts, base, evidence.match_tolerance)
+    refused = refusals(runs, evidence.attempts, base, evidence.match_tolerance, evidence.tuned)
     arms = [
         Arm(
             name,
@@ -74,9 +78,9 @@ def judge_runs(evidence: Evidence, baseline: str | None, rules: Rules) -> Judged
     ]
     pooled = pooled_sd([arm.sample for arm in arms])
     if base is None:
-        return Judged(None, unit, {}, {}, pooled, smallest)
+        return Judged(None, unit, {}, {}, pooled, smallest, evidence.tuned)
     verdicts = {v.arm: v for v in judge(arms, base, replace(rules, smallest_effect=smallest))}
-    return Judged(base, unit, verdicts, _gains(evidence, base, verdicts, unit), pooled, smallest)
+    return Judged(base, unit, verdicts, _gains(evidence, base, verdicts, unit), pooled, smallest, evidence.tuned)
 
 
 def _count(runs: pl.DataFrame, arm: str, outcome: str) -> int:

@@ -120,7 +120,8 @@ def _signature(folder: Path) -> str:
     return digest.hexdigest()
 
 
-_OPAQUE = ("checkpoints", "lmcore", "results", "sweeps", "jobs", "workers", "submissions", ".launching", ".searching")
+_LOCKS = (".launching", ".searching", ".advancing")
+_OPAQUE = ("checkpoints", "lmcore", "results", "sweeps", "jobs", "workers", "submissions", "advances", *_LOCKS)
 
 
 def integer(value: Any) -> int | None:
@@ -165,13 +166,15 @@ def _add_plan(found: Survey, path: Path) -> None:
             "arm": text(run["arm"]),
             "seed": integer(run["seed"]),
             "match_residual": real(run.get("match_residual")),
+            "tunes": text(run.get("tunes")),
+            "params": text(run.get("params")),
         }
         for order, run in enumerate(plan["runs"])
     ]
     last_call = _newest_call(found, path.parent / "calls")
     row = {
         **key,
-        **{name: text(plan.get(name)) for name in ("scale", "question", "baseline", "created_at")},
+        **{name: text(plan.get(name)) for name in ("scale", "question", "baseline", "created_at", "stage", "tuning")},
         "smallest_effect": real(plan.get("smallest_effect")),
         "match_tolerance": real(plan.get("match_tolerance")),
         "last_call_at": text(last_call.get("called_at")),

@@ -3,7 +3,7 @@
 import contextlib
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from results.process import claim_identity, process_alive
 
 _RELEASED, _OWNER = "released", "owner.json"
 _POLL_S = 0.05
+_ASK_EVERY_S = 5.0
 
 
 class Busy(RuntimeError):
@@ -19,15 +20,26 @@ class Busy(RuntimeError):
 
 
 @contextlib.contextmanager
-def exclusive(folder: Path, wait_s: float, what: str) -> Iterator[Path]:
+def exclusive(
+    folder: Path,
+    wait_s: float,
+    what: str,
+    about: Mapping[str, Any] | None = None,
+    gone: Callable[[Mapping[str, Any]], bool] | None = None,
+) -> Iterator[Path]:
     """Hold the lock on `what` (for messages) and yield a private work folder, which the next holder deletes.
 
-    A holder that is provably dead is succeeded at once. Numbers only grow, so whoever decided to succeed number N can
+    A holder that is provably dead is succeeded at once. Of one on another host `gone` may know, from what the holder
+    said `about` itself; it is asked rarely. Numbers only grow, so whoever decided to succeed number N can
     take N + 1 or nothing, never a lock that changed hands meanwhile. Raises Busy after `wait_s` seconds.
     """
     folder.mkdir(parents=True, exist_ok=True)
     deadline = time.monotonic() + wait_s
-    while (held := _try_to_hold(folder)) is None:
+    asked = time.monotonic() - _ASK_EVERY_S
+    while (held := _try_to_hold(folder, about or {})) is None:
+        if gone and time.monotonic() - asked > _ASK_EVERY_S:
+            asked = time.monotonic()
+            _release_if(folder, gone)
         if time.monotonic() > deadline:
             raise Busy(_explain(folder, wait_s, what))
         time.sleep(_POLL_S)
@@ -45,12 +57,20 @@ def _release(held: Path) -> None:
             (held / _OWNER).rename(held / _RELEASED)
 
 
-def _try_to_hold(folder: Path) -> Path | None:
+def _release_if(folder: Path, gone: Callable[[Mapping[str, Any]], bool]) -> None:
+    """Release on behalf of a holder that is gone. The number is its own, so that nobody else's lock is opened."""
+    holder = _path(folder, max(numbered(folder), default=0))
+    if (owner := _owner(holder)) and gone(owner):
+        with contextlib.suppress(FileNotFoundError):  # it has been succeeded meanwhile
+            (holder / _RELEASED).touch()
+
+
+def _try_to_hold(folder: Path, about: Mapping[str, Any]) -> Path | None:
     last = max(numbered(folder), default=0)
     if last and not _is_free(_path(folder, last)):
         return None
     mine = _path(folder, last + 1)
-    if not claim_folder(mine, _OWNER, {**claim_identity(), "since": now()}):
+    if not claim_folder(mine, _OWNER, {**claim_identity(), **about, "since": now()}):
         return None
     # A listing taken while folders come and go may have missed a higher number.
     others = [number for number in numbered(folder) if number != last + 1]

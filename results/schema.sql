@@ -5,12 +5,16 @@
 CREATE TABLE plans (
     sweep TEXT, plan_id TEXT, scale TEXT, question TEXT, baseline TEXT, smallest_effect DOUBLE,
     match_tolerance DOUBLE,
+    -- of a tuned sweep: tune, widen or verdict, and the id of its first plan; else NULL
+    stage TEXT, tuning TEXT,
     created_at TEXT, last_call_at TEXT, code_hash TEXT, plan JSON
 );
 
--- Which run stands for which arm and seed; one run may belong to several plans.
+-- Which run stands for which arm and seed; one run may belong to several plans. A tuning run names the arm that it
+-- tunes and what it tries; its own arm is both.
 CREATE TABLE plan_runs (
-    sweep TEXT, plan_id TEXT, ord INTEGER, run_id TEXT, arm TEXT, seed BIGINT, match_residual DOUBLE
+    sweep TEXT, plan_id TEXT, ord INTEGER, run_id TEXT, arm TEXT, seed BIGINT, match_residual DOUBLE,
+    tunes TEXT, params JSON
 );
 
 -- Trials of a search: the parameters asked for, and what the sampler was told (state RUNNING until then).

@@ -15,12 +15,11 @@ from results import planned, views
 from results.home import Home
 from results.process import user
 from results.state import ENDED, SETTLED, RunState, State, run_state
-from sweeps import accounts, hosts, launch_local, show, slurm, stored, triage
-from sweeps.estimate import estimate
+from sweeps import accounts, advances, hosts, launch_local, show, slurm, stored, triage, tune
 from sweeps.exits import DISK_FULL
 from sweeps.launch import Cluster, Launched, Options, launch
 from sweeps.load import load
-from sweeps.plan import Plan, PlannedRun, plan
+from sweeps.plan import Plan, PlannedRun, plan, tune_at
 from sweeps.spec import SweepError
 from sweeps.watch import watch
 
@@ -83,23 +82,8 @@ def plan_sweep(asked: SweepRequest, home: Home) -> tuple[Plan, Options]:
         check(dict(options.slurm))
     loaded = load(asked.name)
     home.ensure()
-    return plan(loaded, home, asked.scale, changes, asked.seeds), options
-
-
-def plan_json(planned: Plan, options: Options, home: Home) -> dict[str, Any]:
-    """The plan with its estimate, as one JSON object."""
-    time = estimate(planned, home, options.workers(planned))
-    out = planned.to_json()
-    out["totals"] |= {"estimated_s": time.seconds, "workers": time.workers, "estimate_basis": time.basis}
-    return out
-
-
-def show_plan(planned: Plan, options: Options, home: Home, console: Console) -> None:
-    """What will run and what it costs."""
-    console.print(show.plan_table(planned, estimate(planned, home, options.workers(planned))))
-    need, free = planned.totals()["disk_bytes"], shutil.disk_usage(home.path).free
-    if need > free:
-        console.print(f"warning: {show.quantity(need)}B of disk may be needed, {show.quantity(free)}B are free")
+    found, how = plan(loaded, home, asked.scale, changes, asked.seeds), tune_at(loaded.sweep, asked.scale)
+    return (tune.first_stage(found, how, loaded.sweep) if how else found), options
 
 
 def confirmed(runs: int) -> bool:
@@ -110,10 +94,28 @@ def confirmed(runs: int) -> bool:
     return sys.stdin.readline().strip().lower() in ("", "y", "yes")
 
 
+def carry_out(planned: Plan, options: Options, home: Home, console: Console, wait: bool) -> tuple[Plan, dict[str, int]]:
+    """Start what is missing, of a tuned sweep stage after stage; the last plan it came to and its states.
+
+    A stage of which a run is missing for good ends it: there is nothing to choose from yet.
+    """
+    while True:
+        stages = tune.stages(planned, home) if isinstance(planned, tune.StagePlan) else [planned]
+        for earlier in stages[:-1]:
+            earlier.write(home)
+        stage = stages[-1]
+        if isinstance(stage, tune.StagePlan):
+            console.print(f"stage {advances.STAGES[stage.stage]}")
+        with started(stage, options, home, console) as running:
+            counts = running.wait() if wait else running.leave()
+        if not wait or not all_well(counts) or not isinstance(stage, tune.StagePlan) or stage.stage == "verdict":
+            return stage, counts
+
+
 @contextmanager
 def started(planned: Plan, options: Options, home: Home, console: Console) -> Iterator["Running"]:
     """Start what is missing. Ctrl-C inside the block asks local workers to save and stop before it goes on."""
-    launched = launch(planned, home, options)
+    launched = _launch(planned, home, options)
     try:
         for line in started_lines(launched):
             console.print(line)
@@ -126,6 +128,14 @@ def started(planned: Plan, options: Options, home: Home, console: Console) -> It
         elif launched.busy or launched.job_ids:
             console.print("the workers go on; `lab cancel` stops them")
         raise
+
+
+def _launch(planned: Plan, home: Home, options: Options) -> Launched:
+    if options.cluster == "slurm" and isinstance(planned, tune.StagePlan):
+        from sweeps.launch_stages import start
+
+        return start(planned, home, options)
+    return launch(planned, home, options)
 
 
 def started_lines(launched: Launched) -> Iterator[str]:
@@ -230,8 +240,9 @@ def status(name: str, home: Home) -> dict[str, Any]:
         | (views.progress(home.run(state.run_id)) if state.run_id in begun else views.NO_PROGRESS)
         for run, state in zip(found.runs, states, strict=True)
     ]
-    names = {key: found.content[key] for key in ("sweep", "plan_id", "scale")}
-    return names | {"runs": rows, "counts": show.counts(states), "notes": _notes(queue)}
+    names = {key: found.content[key] for key in ("sweep", "plan_id", "scale")} | {"stage": found.content.get("stage")}
+    notes = [*advances.notes(found, states), *_notes(queue)]
+    return names | {"runs": rows, "counts": show.counts(states), "notes": notes}
 
 
 def _notes(queue: slurm.Queue) -> list[str]:

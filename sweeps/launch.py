@@ -31,7 +31,8 @@ class Options:
     """How to start a plan. `jobs` None: one per GPU, else as the cores allow (local), or MAX_WORKERS (SLURM).
 
     `runs_per_gpu` runs share a device, never more if it is given. `retry_failed` starts failed runs again; `take_over`
-    those whose worker on another machine is known to be dead.
+    those whose worker on another machine is known to be dead. `on_behalf_of`: the command that a job of ours continues;
+    nobody has mended anything since, so that it tries nothing again that has failed.
     """
 
     cluster: Cluster = "local"
@@ -40,6 +41,7 @@ class Options:
     take_over: bool = False
     slurm: Mapping[str, Any] = field(default_factory=dict)
     runs_per_gpu: int | None = None
+    on_behalf_of: Sequence[str] = ()
 
     def workers(self, plan: Plan) -> int:
         """How many runs at once at most."""
@@ -88,8 +90,13 @@ def launch(plan: Plan, home: Home, options: Options) -> Launched:
     home.ensure()
     plan.write(home)
     code_hash = snapshot.take(home)
-    with exclusive(plan.folder(home) / ".launching", LAUNCHER_WAIT_S, "launch of this sweep"):
+    with held(plan.folder(home) / ".launching", "launch of this sweep"):
         return _launch(plan, home, options, code_hash)
+
+
+def held(folder: Path, what: str) -> Any:
+    """A lock that a job of ours may hold as well; one that SLURM no longer knows is succeeded. Raises lock.Busy."""
+    return exclusive(folder, LAUNCHER_WAIT_S, what, slurm.own_name(), slurm.is_gone)
 
 
 def _launch(plan: Plan, home: Home, options: Options, code_hash: str) -> Launched:
@@ -137,7 +144,7 @@ def _is_granted(home: Home, state: RunState, options: Options, avoided: Mapping[
     because only the launcher has asked the scheduler twice. Unknown ones if the caller knows better.
     """
     if state.state is State.FAILED:
-        excused = state.kind in ("disk", "no_progress")
+        excused = state.kind in ("disk", "no_progress") and not options.on_behalf_of
         return options.retry_failed or excused or hosts.failed_on(home, state, avoided)
     return state.state is State.LOST or (state.state is State.UNKNOWN and options.take_over)
 
@@ -161,6 +168,11 @@ def _devices(plan: Plan, options: Options) -> int:
     return asked if alone and isinstance(asked, int) and asked > 0 else 1
 
 
+def own_command() -> list[str]:
+    """What the user typed to start this process."""
+    return ["lab", *sys.argv[1:]]
+
+
 def _threads(plan: Plan) -> int:
     return max(run.config.train.threads * run.config.train.processes for run in plan.runs)
 
@@ -176,7 +188,7 @@ def _record_call(
         "code_hash": code_hash,
         "host": socket.gethostname(),
         "user": user(),
-        "command": ["lab", *sys.argv[1:]],
+        "command": list(options.on_behalf_of) or own_command(),
         "cluster": options.cluster,
         "granted": dict(granted),
         "avoided": [vars(bad) for bad in avoided.values()],

@@ -5,7 +5,7 @@ import re
 import shlex
 import sys
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -94,7 +94,7 @@ def submit(
     while left and size:
         at_once = min(left, size)
         try:
-            job_ids.append(_submit_array(job, snapshot, at_once, cpus, own))
+            job_ids.append(submit_array(job, Path(job.plan), snapshot, at_once, cpus, own, {"call": job.call}))
             left -= at_once
         except SiteLimit as limit:
             refused, size = str(limit), at_once // 2
@@ -103,21 +103,33 @@ def submit(
     return Submitted(job_ids, tasks - left, refused if left else None)
 
 
-def _submit_array(job: SlurmWorker, snapshot: Path, tasks: int, cpus: int, options: dict[str, Any]) -> str:
-    """One array (or one job); returns its id. The intent is on disk before sbatch is called."""
+def submit_array(
+    job: Callable[[], int],
+    plan: Path,
+    snapshot: Path,
+    tasks: int,
+    cpus: int,
+    options: dict[str, Any],
+    record: Mapping[str, Any],
+    kind: str = slurm.SUBMISSIONS,
+) -> str:
+    """One array (or one job); returns its id. The intent is on disk, under `kind`, before sbatch is called.
+
+    Raises SiteLimit, SweepError.
+    """
     name = f"lab-{uuid.uuid4().hex}"
-    intent = Path(job.plan) / "submissions" / f"{name}.json"
+    intent = plan / kind / f"{name}.json"
     intent.parent.mkdir(parents=True, exist_ok=True)
-    record = {"uuid": name, "call": job.call, "tasks": str(tasks), "submitted_at": now()}
-    executor = make_executor(Path(job.plan) / "jobs", name, snapshot, tasks, cpus, options)
-    write_json(intent, record)
+    content = {"uuid": name, "tasks": str(tasks), "submitted_at": now(), **record}
+    executor = make_executor(plan / "jobs", name, snapshot, tasks, cpus, options)
+    write_json(intent, content)
     try:
         with executor.batch():
             submitted = [executor.submit(job) for _ in range(tasks)]
     except FailedJobError as error:
         raise _refusal(name, intent, str(error)) from None
     job_id = str(submitted[0].job_id).partition("_")[0]
-    write_json(intent, record | {"job_id": job_id})
+    write_json(intent, content | {"job_id": job_id})
     return job_id
 
 

@@ -19,22 +19,27 @@ from results.home import Home
 from results.record import CHECKPOINTS_KEPT
 from sweeps.load import Loaded
 from sweeps.match import residual, solve
-from sweeps.spec import Overrides, Sweep, SweepError
+from sweeps.spec import Overrides, Sweep, SweepError, Tune
 
-SWEEP_KEYS = ("seeds", "smallest_effect")  # of a scale: the sweep's own, not the run's
+SWEEP_KEYS = ("seeds", "smallest_effect", "tune")  # of a scale: the sweep's own, not the run's
 ROW_BYTES = 120  # one logged step in the run folder and again in the database
 MATCHED_SIZES = ("d_ff", "n_layer", "d_model", "n_head")  # of the model: what a match may have solved
 
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """One run of a plan. `match_residual` is (arm - baseline) / baseline; None where nothing was matched."""
+    """One run of a plan. `match_residual` is (arm - baseline) / baseline; None where nothing was matched.
+
+    Of a tuning run `tunes` is the arm that it tunes, and `params` what is tried.
+    """
 
     arm: str
     config: RunConfig
     data: DataInfo
     account: count.Account
     match_residual: float | None
+    tunes: str | None = None
+    params: Mapping[str, Any] | None = None
 
     @cached_property
     def run_id(self) -> str:
@@ -60,6 +65,7 @@ class PlannedRun:
             "tokens": a.tokens,
             "steps": a.steps,
             **{name: getattr(self.config.model, name) for name in MATCHED_SIZES},
+            **({"tunes": self.tunes, "params": dict(self.params or {})} if self.tunes else {}),
         }
 
     def spec(self) -> dict[str, Any]:
@@ -213,6 +219,12 @@ def _scale(sweep: Sweep, scale: str | None) -> tuple[str | None, Overrides]:
     if scale not in sweep.scales:
         raise SweepError(f"unknown scale {scale!r}; this sweep has {', '.join(sweep.scales) or 'none'}")
     return scale, sweep.scales[scale]
+
+
+def tune_at(sweep: Sweep, scale: str | None) -> Tune | None:
+    """How the arms are tuned at a scale, if they are. Raises SweepError."""
+    tune: Tune | None = _scale(sweep, scale)[1].get("tune", sweep.tune)
+    return tune
 
 
 def _arm_config(

@@ -243,7 +243,14 @@ class Controller:
                 self.curves[run.run_id] = losses
             found = {self._tokens(run, step): loss for step, loss in losses.items()}
             live = state.state not in ENDED
+            if live and not self._is_under_way(state):
+                continue
             yield Curve(number, found, run.config.tokens, live, state.state is State.DIVERGED)
+
+    def _is_under_way(self, state: RunState) -> bool:
+        """Not so a run that is lost or about to resume: what it measured since its checkpoint it measures again."""
+        newest = self.home.run(state.run_id).attempts()[-1]
+        return state.state is State.RUNNING and newest.start is not None
 
     def _is_stuck(self, state: RunState | None) -> bool:
         """Failed or cancelled, unless a launch of ours has already allowed a worker to go on with it."""

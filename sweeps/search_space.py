@@ -6,24 +6,20 @@ import random
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, get_args
+from typing import Any
 
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 
-from lmcore.config import Config, ConfigError, DataConfig, RunConfig, replace
+from lmcore.config import ConfigError, DataConfig, RunConfig, replace
 from lmcore.corpus import DataError
 from lmcore.data import DataInfo
-from lmcore.typed import field_type
 from sweeps.plan import resolve
+from sweeps.space import check_part, is_whole, points
 from sweeps.spec import Choices, Overrides, Range, Search, SweepError
 
 Prepare = Callable[[DataConfig], DataInfo]
 MOST_PROBES = 2048  # combinations tried on the config; of more than that, this many drawn
 FEW = 64  # whole numbers of a range that are all tried
-FORBIDDEN = {
-    "seed": "trials share their seed, so that they can be compared",
-    "data": "losses on other data or tokens cannot be compared",
-}
 
 
 @dataclass(frozen=True)
@@ -43,7 +39,7 @@ class Space:
     @cached_property
     def grid(self) -> dict[str, list[Any]]:
         """Every value of a grid, by key."""
-        return {key: self._points(key, part) for key, part in self.parts.items()}
+        return {key: points(key, part) for key, part in self.parts.items()}
 
     @property
     def ranges(self) -> int:
@@ -67,26 +63,17 @@ class Space:
     def _distribution(self, key: str, part: Range | Choices) -> BaseDistribution:
         if isinstance(part, Choices):
             return CategoricalDistribution(list(part.values))
-        if _is_whole(key):
+        if is_whole(key):
             return IntDistribution(int(part.low), int(part.high), log=part.log)
         return FloatDistribution(float(part.low), float(part.high), log=part.log)
 
     def _ends(self, key: str, part: Range | Choices) -> list[Any]:
         if isinstance(part, Choices):
             return list(part.values)
-        if not _is_whole(key):
+        if not is_whole(key):
             return [float(part.low), float(part.high)]
         low, high = int(part.low), int(part.high)
         return list(range(low, high + 1)) if high - low < FEW else [low, high]
-
-    def _points(self, key: str, part: Range | Choices) -> list[Any]:
-        if isinstance(part, Choices):
-            return list(part.values)
-        low, high = (math.log(part.low), math.log(part.high)) if part.log else (part.low, part.high)
-        between = [low + (high - low) * i / (part.points - 1) for i in range(1, part.points - 1)]
-        inner = [math.exp(value) if part.log else value for value in between]
-        points = [float(part.low), *inner, float(part.high)]
-        return sorted({round(point) for point in points}) if _is_whole(key) else points
 
 
 def check(search: Search, overrides: Overrides, prepare: Prepare) -> Space:
@@ -96,7 +83,7 @@ def check(search: Search, overrides: Overrides, prepare: Prepare) -> Space:
     for key, part in search.space.items():
         if key in overrides:
             raise SweepError(f"--set {key}: this is what the search varies; edit its space instead")
-        _check_part(key, part)
+        check_part("search space", key, part)
     try:
         base, info = resolve(replace(search.base, overrides), prepare)
     except (ConfigError, DataError) as error:
@@ -112,52 +99,3 @@ def check(search: Search, overrides: Overrides, prepare: Prepare) -> Space:
             told = ", ".join(f"{key}={value!r}" for key, value in params.items())
             raise SweepError(f"the space holds {told}, which cannot be: {error}") from None
     return space
-
-
-def _check_part(key: str, part: Range | Choices) -> None:
-    try:
-        kind = field_type(RunConfig, key)
-    except ConfigError as error:
-        raise SweepError(f"search space: {error}") from None
-    if why := FORBIDDEN.get(key.partition(".")[0]):
-        raise SweepError(f"search space: {key!r} cannot be searched: {why}")
-    if isinstance(kind, type) and issubclass(kind, Config):
-        raise SweepError(f"search space: {key!r} is a group; name one of its keys")
-    if isinstance(part, Choices):
-        _check_choices(key, part)
-    else:
-        _check_range(key, part)
-
-
-def _check_choices(key: str, part: Choices) -> None:
-    values = list(part.values)
-    if not values:
-        raise SweepError(f"search space: {key!r} has no values to choose from")
-    for i, value in enumerate(values):
-        if value is not None and not isinstance(value, bool | int | float | str):
-            raise SweepError(f"search space: {key!r} may be None, a number or text, not {value!r}")
-        if value in values[:i]:
-            raise SweepError(f"search space: {key!r} names {value!r} twice")
-
-
-def _check_range(key: str, part: Range) -> None:
-    where = f"search space: {key!r} from {part.low!r} to {part.high!r}"
-    if not _numbers(key) & {int, float}:
-        raise SweepError(f"{where}: this key takes no numbers; use Choices")
-    if not (math.isfinite(part.low) and math.isfinite(part.high)):
-        raise SweepError(f"{where}: both ends must be finite")
-    if part.low >= part.high:
-        raise SweepError(f"{where}: the bounds are {'equal' if part.low == part.high else 'reversed'}")
-    if part.log and part.low <= 0:
-        raise SweepError(f"{where}: a logarithmic range must begin above 0")
-    if _is_whole(key) and (part.low != int(part.low) or part.high != int(part.high)):
-        raise SweepError(f"{where}: this key takes whole numbers")
-
-
-def _numbers(key: str) -> set[Any]:
-    kind = field_type(RunConfig, key)
-    return set(get_args(kind)) or {kind}
-
-
-def _is_whole(key: str) -> bool:
-    return float not in _numbers(key)

@@ -43,8 +43,8 @@ def duration(seconds: float) -> str:
     return f"{minutes // 60} h {minutes % 60} min" if minutes < 48 * 60 else f"{minutes / 1440:.1f} days"
 
 
-def plan_table(plan: Plan, estimate: Estimate) -> RenderableType:
-    """One row per arm, then what the whole plan costs."""
+def plan_table(plan: Plan, estimate: Estimate | None) -> RenderableType:
+    """One row per arm, then what the whole plan costs, if its time is given."""
     scale = f" at scale {plan.scale}" if plan.scale else ""
     table = Table(title=f"{plan.sweep}{scale}: {plan.question}", title_justify="left", title_style="bold")
     for name in ("arm", "seeds", "params", "non-emb.", "d_ff", "match", "FLOPs/token", "tokens", "FLOPs"):
@@ -52,16 +52,26 @@ def plan_table(plan: Plan, estimate: Estimate) -> RenderableType:
     arms = dict.fromkeys(run.arm for run in plan.runs)
     for arm in arms:
         table.add_row(*_arm_cells(arm, [run for run in plan.runs if run.arm == arm], plan.baseline))
-    totals = plan.totals()
-    return Group(
-        table,
-        Text(
-            f"{totals['runs']} runs, {quantity(totals['tokens'])} tokens, {quantity(totals['train_flops'])} FLOPs, "
-            f"about {duration(estimate.seconds)} for what is left, {estimate.workers} at once ({estimate.basis}), "
-            f"{quantity(totals['disk_bytes'])}B of disk"
-        ),
-        Text(f"data: {_data_line(plan.runs)}"),
-    )
+    costs = [Text(cost_line([plan], [estimate]))] if estimate else []
+    return Group(table, *costs, Text(f"data: {_data_line(plan.runs)}"))
+
+
+def cost_line(plans: Sequence[Plan], estimates: Sequence[Estimate]) -> str:
+    """What plans cost together."""
+    totals = [plan.totals() for plan in plans]
+    runs, tokens, flops, disk = (sum(t[key] for t in totals) for key in ("runs", "tokens", "train_flops", "disk_bytes"))
+    time = f"about {duration(sum(e.seconds for e in estimates))} for what is left"
+    how = f"{max(e.workers for e in estimates)} at once ({estimates[0].basis})"
+    return f"{runs} runs, {quantity(tokens)} tokens, {quantity(flops)} FLOPs, {time}, {how}, {quantity(disk)}B of disk"
+
+
+def stage_lines(names: Sequence[str], plans: Sequence[Plan], estimates: Sequence[Estimate]) -> Iterator[str]:
+    """What each stage of a tuned sweep costs, and all together."""
+    for name, plan, time in zip(names, plans, estimates, strict=True):
+        t = plan.totals()
+        costs = f"{quantity(t['tokens'])} tokens, {quantity(t['train_flops'])} FLOPs, about {duration(time.seconds)}"
+        yield f"{name}: {t['runs']} runs, {costs}"
+    yield f"all stages at most: {cost_line(plans, estimates)}"
 
 
 def _arm_cells(arm: str, runs: Sequence[PlannedRun], baseline: str | None) -> list[str]:

@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from results.files import BadFile, read_json
 from results.state import Hint, State
@@ -23,6 +24,7 @@ SECOND_LOOK_S = 1.0
 GONE = {"COMPLETED", "CANCELLED", "FAILED", "TIMEOUT", "NODE_FAIL", "BOOT_FAIL", "DEADLINE", "OUT_OF_MEMORY"}
 HELD = {"REQUEUE_HOLD", "RESV_DEL_HOLD", "SPECIAL_EXIT"}
 MAX_ARRAY_SIZE = 1001  # SLURM's own default
+SUBMISSIONS, ADVANCES = "submissions", "advances"  # folders of a plan: its workers, and the jobs between its stages
 
 
 @dataclass(frozen=True)
@@ -92,6 +94,23 @@ def own_node() -> str | None:
     return os.environ.get("SLURMD_NODENAME")
 
 
+def own_name() -> dict[str, str]:
+    """The name of the job this process runs in, for the owner of a lock; nothing outside SLURM."""
+    name = os.environ.get("SLURM_JOB_NAME")
+    return {"job_name": name} if name and own_job() else {}
+
+
+def is_gone(owner: Mapping[str, Any]) -> bool:
+    """Whether the job that `own_name` told of is over, asked twice."""
+    name = owner.get("job_name")
+    for wait in (0, SECOND_LOOK_S):
+        time.sleep(wait if name else 0)
+        rows = _rows([name]) if name else None
+        if rows is None or any(word not in GONE for _, word, _ in rows):
+            return False
+    return True
+
+
 def own_end_time() -> float | None:
     """When SLURM will end this job (epoch seconds); None outside SLURM or without a limit."""
     job = own_job()
@@ -125,9 +144,9 @@ def max_array_size() -> int:
     return max(1, int(found[1])) if found else MAX_ARRAY_SIZE
 
 
-def queue(plan: Path, confirm: bool = False) -> Queue:
+def queue(plan: Path, confirm: bool = False, kind: str = SUBMISSIONS) -> Queue:
     """The jobs submitted for a plan. With `confirm`, a job must be missing twice to count as gone."""
-    submissions = read_submissions(plan)
+    submissions = read_submissions(plan, kind)
     if not submissions:
         return Queue()
     rows = _rows([s["uuid"] for s in submissions])
@@ -141,7 +160,7 @@ def queue(plan: Path, confirm: bool = False) -> Queue:
     found = Queue(True, words, held, nameless=any("job_id" not in s for s in submissions))
     if confirm and any(word in GONE for word in words.values()):
         time.sleep(SECOND_LOOK_S)
-        return twice(found, queue(plan))
+        return twice(found, queue(plan, kind=kind))
     return found
 
 
@@ -181,10 +200,10 @@ def _remembered(job: str) -> list[Ending]:
     return found
 
 
-def read_submissions(plan: Path) -> list[dict[str, str]]:
+def read_submissions(plan: Path, kind: str = SUBMISSIONS) -> list[dict[str, Any]]:
     """The intents of a plan: uuid (the job's name), tasks, and job_id once sbatch has answered."""
     found = []
-    for path in sorted((plan / "submissions").glob("*.json")):
+    for path in sorted((plan / kind).glob("*.json")):
         try:
             found.append(read_json(path) or {})
         except BadFile as error:
@@ -192,7 +211,7 @@ def read_submissions(plan: Path) -> list[dict[str, str]]:
     return [s for s in found if "uuid" in s]
 
 
-def _tasks(submissions: list[dict[str, str]]) -> list[str]:
+def _tasks(submissions: list[dict[str, Any]]) -> list[str]:
     """Every task id that was submitted, as squeue would print it."""
     ids = []
     for submission in submissions:

@@ -11,6 +11,7 @@ from lmcore.config import RunConfig
 from lmcore.resize import SizeName
 
 Overrides = Mapping[str, Any]
+TUNING_SEED = 1_000_000  # added to the seed of a tuning run; a sweep has fewer seeds, so no verdict ever uses one
 # Shown in tables and in log lines, so one line each.
 Name = Annotated[str, Field(min_length=1, max_length=100, pattern=r"^[^\x00-\x1f\x7f]+$")]
 STRICT = ConfigDict(strict=True, extra="forbid", arbitrary_types_allowed=True)
@@ -81,11 +82,26 @@ class Search:
 
 
 @dataclass(frozen=True, config=STRICT)
+class Tune:
+    """Try the same settings on every arm, so that each stands in the verdict with its own best at equal effort.
+
+    All combinations of `space` are run on `seeds` seeds that no verdict uses: of a `Range` its `points` (at least
+    three), of `Choices` every value. The best is the combination of lowest mean validation loss among those that lost
+    fewest runs. Where the best of any arm lies at an end of a range, the grid is widened there once, for all arms. The
+    best of each arm is then run on the sweep's own seeds, and only those runs count. What has no inside is for
+    `Choices`.
+    """
+
+    space: Mapping[Name, Range | Choices]
+    seeds: int = Field(default=1, ge=1, le=1000)
+
+
+@dataclass(frozen=True, config=STRICT)
 class Sweep:
     """One question about the architecture and the runs that answer it.
 
     `arms` maps a name to dotted overrides of `base`; `scales` maps a name to overrides applied before the arm's,
-    with the sweep's own keys `seeds` and `smallest_effect` allowed beside them. `smallest_effect` is the loss
+    with the sweep's own keys `seeds`, `smallest_effect` and `tune` allowed beside them. `smallest_effect` is the loss
     difference in nats below which two arms count as the same.
     """
 
@@ -93,11 +109,12 @@ class Sweep:
     arms: Mapping[Name, Overrides]
     base: RunConfig = field(default_factory=RunConfig)
     baseline: str | None = None
-    seeds: int = Field(default=3, ge=1)
+    seeds: int = Field(default=3, ge=1, le=TUNING_SEED)
     match: Match | None = None
     scales: Mapping[Name, Overrides] = field(default_factory=dict)
     default_scale: str | None = None
     smallest_effect: float | None = None
+    tune: Tune | None = None
 
     def __post_init__(self) -> None:
         if not self.arms:
@@ -109,6 +126,8 @@ class Sweep:
             seeds = overrides.get("seeds", 1)
             if type(seeds) is not int or seeds < 1:
                 raise SweepError(f"scale {scale!r}: seeds must be a whole number of at least 1, not {seeds!r}")
+            if not isinstance(overrides.get("tune"), Tune | None):
+                raise SweepError(f"scale {scale!r}: tune must be a Tune or None, not {overrides['tune']!r}")
         for name, known, what in (
             (self.baseline, self.arms, "baseline"),
             (self.default_scale, self.scales, "default_scale"),

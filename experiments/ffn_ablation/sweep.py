@@ -1,7 +1,7 @@
 """Does a gated FFN help at equal parameters?"""
 
 from lmcore.config import RunConfig, replace
-from sweeps.spec import Match, Sweep
+from sweeps.spec import Match, Range, Sweep, Tune
 
 KINDS = ("relu", "gelu", "silu", "swiglu", "geglu")
 
@@ -9,6 +9,10 @@ BASE = replace(
     RunConfig(),
     {"train.lr": 3e-3, "train.warmup": 20, "train.weight_decay": 0.1},
 )
+
+
+# Factor 2 between neighbours. A gate changes the gradients of its factors, so the best rate need not be that of ReLU.
+RATES = Range(2.5e-4, 4e-3, log=True, points=5)
 
 
 def sweep() -> Sweep:
@@ -56,12 +60,12 @@ def sweep() -> Sweep:
                 "train.batch": 64,
                 "train.steps": 4000,
                 "train.warmup": 200,
-                "train.lr": 1e-3,
                 "train.precision": "bf16",
                 "train.eval_every": 200,
                 "train.checkpoint_every": 400,
                 "train.log_every": 10,
                 "seeds": 5,
+                "tune": Tune({"train.lr": RATES}),
             },
         },
     )

@@ -20,7 +20,7 @@ Request = dict[str, Any]
 SBATCH = [
     "array=", "cpus-per-task=", "error=", "exclude=", "exclusive", "gpus-per-node=", "gres=", "hold", "job-name=",
     "mem=", "nodes=", "ntasks-per-node=", "open-mode=", "output=", "parsable", "partition=", "requeue", "signal=",
-    "time=", "wckey=", "wrap=", "account=", "qos=", "constraint=", "comment=",
+    "time=", "wckey=", "dependency=", "wrap=", "account=", "qos=", "constraint=", "comment=",
 ]  # fmt: skip
 
 
@@ -56,13 +56,23 @@ def sbatch(simulator: Simulator, request: Request) -> str:
         0, told.get("job-name", "wrap"), "me", told.get("partition", "main"), script, request["cwd"], request["env"],
         _minutes(told.get("time", "10")), _warning(told.get("signal", "")), told.get("output", ""), throttle,
         [name for name in told.get("exclude", "").split(",") if name], time.time(),
-        held="JobHeldUser" if "hold" in told else "",
+        held="JobHeldUser" if "hold" in told else "", after=_after(told.get("dependency", "")),
     )  # fmt: skip
     number = simulator.submit(job, array)
     if simulator.settings["lost_replies"] > 0:
         simulator.settings["lost_replies"] -= 1
         raise Refused("sbatch: error: Batch job submission failed: Socket timed out on send/recv operation")
     return f"{number}\n" if "parsable" in told else f"Submitted batch job {number}\n"
+
+
+def _after(text: str) -> list[int]:
+    """The jobs of `afterany:12:13`, the only kind of dependency there is here."""
+    if not text:
+        return []
+    kind, *jobs = text.split(":")
+    if kind != "afterany" or not all(job.isdigit() for job in jobs):
+        raise Refused("sbatch: error: Batch job submission failed: Job dependency problem")
+    return [int(job) for job in jobs]
 
 
 def _array(text: str) -> tuple[list[int], int]:
@@ -100,7 +110,7 @@ def squeue(simulator: Simulator, request: Request) -> str:
     for job in simulator.jobs.values():
         if names != [""] and job.name not in names:
             continue
-        for task in _shown(job, "array" in options or "r" in options):
+        for task in _shown(simulator, job, "array" in options or "r" in options):
             if ids != [""] and not {task.id, str(task.job), str(task.raw_id)} & set(ids):
                 continue
             rows.append(_filled(simulator, layout, job, task))
@@ -110,8 +120,8 @@ def squeue(simulator: Simulator, request: Request) -> str:
     return "".join(f"{row}\n" for row in [*head, *rows])
 
 
-def _shown(job: Job, single: bool) -> Iterator[Task]:
-    reason = job.held or "Resources"
+def _shown(simulator: Simulator, job: Job, single: bool) -> Iterator[Task]:
+    reason = job.held or ("Dependency" if simulator.depends(job) else "Resources")
     for task in job.tasks.values():
         if task.pid or task.state == "PENDING":
             yield task

@@ -77,6 +77,7 @@ class Job:
     waiting: list[int] = field(default_factory=list)
     tasks: dict[str, Task] = field(default_factory=dict)
     held: str = ""  # reason, for all of its waiting tasks
+    after: list[int] = field(default_factory=list)  # jobs that must have ended, however they ended
 
 
 class Simulator:
@@ -123,6 +124,11 @@ class Simulator:
     def live_count(self) -> int:
         live = sum(task.state not in ENDED for task in self.tasks())
         return live + sum(len(job.waiting) for job in self.jobs.values())
+
+    def depends(self, job: Job) -> bool:
+        """Whether it waits for the end of another; one that nobody knows is over."""
+        known = [self.jobs[number] for number in job.after if number in self.jobs]
+        return any(one.waiting or any(t.state not in ENDED for t in one.tasks.values()) for one in known)
 
     def find(self, task_id: str) -> list[Task]:
         """Tasks that `12` (all of an array) or `12_3` name; those that wait are made to exist."""
@@ -270,6 +276,8 @@ class Simulator:
         self.most_running = max(self.most_running, len(self.running()))
 
     def _start_of(self, job: Job, room: dict[str, int]) -> None:
+        if self.depends(job):
+            return
         busy = sum(bool(task.pid) for task in job.tasks.values())
         back = [t for t in job.tasks.values() if t.state == "PENDING" and t.reason in ("None", "Priority", "Resources")]
         fresh = [] if job.held else list(job.waiting)

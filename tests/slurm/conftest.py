@@ -60,6 +60,6 @@ def place() -> Iterator[Path]:
 def user(place: Path) -> Iterator[User]:
     someone = User(place / "home")
     yield someone
-    for path in someone.home.glob("sweeps/*/*/submissions/*.json"):
+    for path in [p for kind in ("submissions", "advances") for p in someone.home.glob(f"sweeps/*/*/{kind}/*.json")]:
         subprocess.run(["scancel", "--signal=KILL", "--full", "--name", path.stem], capture_output=True)
         subprocess.run(["scancel", "--name", path.stem], capture_output=True)

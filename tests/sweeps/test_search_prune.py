@@ -8,13 +8,14 @@ from pathlib import Path
 import pytest
 
 from results.home import Home
+from results.process import claim_identity
 from results.state import State, run_state
 from sweeps.launch import Options
 from sweeps.search import Controller
-from sweeps.search_define import define
+from sweeps.search_define import define, first_asks
 from sweeps.search_prune import Curve, bracket, hopeless
 from tests.sweeps.searches import write
-from tests.user import User
+from tests.user import User, wait_until
 
 BUDGET = 2700
 
@@ -59,10 +60,10 @@ def test_hyperbands_last_bracket_prunes_nothing() -> None:
 
 
 def attempt(home: Home, run_id: str, number: int, resume_step: int, evals: Mapping[int, float]) -> None:
-    """Files of an attempt that was killed, as far as they matter here."""
+    """Files of an attempt of this very process, as far as they matter here."""
     folder = home.run(run_id).path / "attempts" / f"{number:04d}"
     folder.mkdir(parents=True)
-    (folder / "claim.json").write_text(json.dumps({"host": "gone", "pid": 1, "job": None}))
+    (folder / "claim.json").write_text(json.dumps(claim_identity() | {"job": None}))
     (folder / "start.json").write_text(json.dumps({"resume_step": resume_step}))
     rows = "".join(f"{step},val,{step * 16},{loss},1.0,1.0\n" for step, loss in evals.items())
     (folder / "eval.csv").write_text("step,split,tokens,loss,perplexity,bits_per_byte\n" + rows)
@@ -120,3 +121,48 @@ def test_a_search_prunes_and_every_trial_is_told(tmp_path: Path, text_file: Path
     outcomes = user.json("sql", "SELECT state, outcome, count(*) AS n FROM trials GROUP BY ALL ORDER BY state")
     assert [(row["state"], row["outcome"]) for row in outcomes] == [("COMPLETE", "done"), ("PRUNED", "pruned")]
     print(pruner, states)
+
+
+@pytest.mark.slow
+def test_what_a_killed_run_measured_after_its_checkpoint_prunes_nothing(
+    tmp_path: Path, text_file: Path, user: User
+) -> None:
+    """Its last losses are made terrible while it lies dead; only what it measures again may be looked at."""
+    space = "{'train.lr': Choices([3e-3, 1e-7, 2e-7, 3e-7, 4e-7])}"
+    path = write(tmp_path, text_file, space, steps=1500, every=100)
+    path.write_text(path.read_text().replace('"train.checkpoint_every": 100', '"train.checkpoint_every": 600'))
+    # The best comes last, when there are four others to compare it with.
+    asks = {n: first_asks(define(str(path), "grid", "median", n, {}, Home(user.home)), 5) for n in range(50)}
+    seed = next(n for n, runs in asks.items() if runs[-1].config.train.lr == 3e-3)
+    command = ["search", str(path), "--trials", "5", "--sampler", "grid", "--pruner", "median", "-j", "1"]
+    command += ["--seed", str(seed)]
+    controller = user.start(*command, "--yes")
+
+    def best() -> Path | None:
+        specs = [
+            p for p in user.home.glob("runs/*/spec.json") if json.loads(p.read_text())["config"]["train"]["lr"] == 3e-3
+        ]
+        return specs[0].parent if specs else None
+
+    def is_past_its_checkpoint() -> bool:
+        run = best()
+        return run is not None and max(Home(user.home).run(run.name).validation_losses(), default=0) >= 700
+
+    wait_until(is_past_its_checkpoint, "the best run to measure after its checkpoint", 180)
+    controller.kill()
+    user.kill_workers()
+    controller.wait()
+    run = best()
+    assert run is not None
+    rows = run / "attempts" / "0001" / "eval.csv"
+    lines = [line.split(",") for line in rows.read_text().splitlines()]
+    saved = max(int(p.parent.name.removeprefix("step_")) for p in run.glob("checkpoints/step_*/manifest.json"))
+    spoilt = [[*line[:3], "99.0", *line[4:]] if line[0] != "step" and int(line[0]) > saved else line for line in lines]
+    assert spoilt != lines
+    rows.write_text("".join(",".join(line) + "\n" for line in spoilt))
+    answer = user.json(*command)
+    told = {row["params"]["train.lr"]: row for row in answer["results"]}
+    assert told[3e-3]["state"] == "DONE", answer["results"]
+    assert user.attempts()[run.name] == 2
+    assert max(Home(user.home).run(run.name).validation_losses().values()) < 10
+    assert all(row["value"] < 10 for row in answer["results"])
