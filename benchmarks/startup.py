@@ -25,7 +25,7 @@ HELP_S, PLAN_S, STATUS_S, ROW_S = 0.4, 2.0, 1.0, 50e-6
 ROW = dict.fromkeys(COLUMNS["train"], 1.2345678901234567)
 ROWS = {"lab": 2000, "TensorBoard": 500, "MLflow, files": 100, "MLflow, SQLite": 30, "Optuna, SQLite": 60}
 NO_OPS = 32
-Log = Callable[[int], None]
+Log = Callable[[int], object]
 
 NO_OP_SWEEP = """
 from lmcore.config import RunConfig, replace

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from benchmarks.telemetry import random_tokens
+from benchmarks.tokens import random_tokens
 from lmcore import optim
 from lmcore.checkpoint import Blobs
 from lmcore.config import RunConfig, replace

@@ -174,7 +174,7 @@ def own_command() -> list[str]:
 
 
 def _threads(plan: Plan) -> int:
-    return max(run.config.train.threads * run.config.train.processes for run in plan.runs)
+    return max(run.config.train.means.threads * run.config.train.processes for run in plan.runs)
 
 
 def _record_call(

@@ -10,6 +10,7 @@ from typing import Any
 
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 
+from lmcore import auto
 from lmcore.config import ConfigError, DataConfig, RunConfig, replace
 from lmcore.corpus import DataError
 from lmcore.data import DataInfo
@@ -22,6 +23,9 @@ MOST_PROBES = 2048  # combinations tried on the config; of more than that, this 
 FEW = 64  # whole numbers of a range that are all tried
 
 
+MANY_TRIALS = 1000  # share the machine: one thread each
+
+
 @dataclass(frozen=True)
 class Space:
     """A checked search space. `base` has its data resolved; `parts` as in `Search.space`."""
@@ -30,6 +34,7 @@ class Space:
     info: DataInfo
     parts: Mapping[str, Range | Choices]
     prepare: Prepare
+    resolved: tuple[str, ...] = ()  # what `auto` became and why
 
     @cached_property
     def distributions(self) -> dict[str, BaseDistribution]:
@@ -86,9 +91,10 @@ def check(search: Search, overrides: Overrides, prepare: Prepare) -> Space:
         check_part("search space", key, part)
     try:
         base, info = resolve(replace(search.base, overrides), prepare)
+        bases, resolved = auto.resolve({"base": base}, at_once=MANY_TRIALS)
     except (ConfigError, DataError) as error:
         raise SweepError(f"base: {error}") from None
-    space = Space(base, info, search.space, prepare)
+    space = Space(bases["base"], info, search.space, prepare, tuple(resolved))
     seen: dict[str, dict[str, Any]] = {}
     for params in space.probes():
         try:

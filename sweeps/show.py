@@ -53,7 +53,8 @@ def plan_table(plan: Plan, estimate: Estimate | None) -> RenderableType:
     for arm in arms:
         table.add_row(*_arm_cells(arm, [run for run in plan.runs if run.arm == arm], plan.baseline))
     costs = [Text(cost_line([plan], [estimate]))] if estimate else []
-    return Group(table, *costs, Text(f"data: {_data_line(plan.runs)}"))
+    resolved = (Text(f"auto: {line}") for line in plan.resolved)
+    return Group(table, *costs, Text(f"data: {_data_line(plan.runs)}"), *resolved)
 
 
 def cost_line(plans: Sequence[Plan], estimates: Sequence[Estimate]) -> str:

@@ -183,7 +183,7 @@ def _stage(
     effect = tuning.smallest_effect if baseline else None
     return StagePlan(
         plan.sweep, plan.scale, plan.question, baseline, effect, plan.match_tolerance, plan.source, plan.overrides,
-        tuple(runs), stage, tuning, first,
+        tuple(runs), tuple(plan.resolved), stage, tuning, first,
     )  # fmt: skip
 
 
