@@ -11,7 +11,7 @@ from tests.sweeps.test_search import search
 from tests.sweeps.test_tune import check_is_sound
 from tests.user import User, wait_until
 
-pytestmark = pytest.mark.slurm
+pytestmark = [pytest.mark.slurm, pytest.mark.slow]
 
 
 def test_the_stages_advance_and_a_lost_job_is_repaired_by_calling_again(

@@ -78,6 +78,7 @@ def test_one_command_does_all_stages_and_only_fresh_seeds_are_judged(
     assert len(user.attempts()) == len(before) + 2
 
 
+@pytest.mark.slow
 def test_an_optimum_at_the_edge_widens_the_grid_once_and_is_then_invalid(
     tmp_path: Path, text_file: Path, user: User
 ) -> None:
