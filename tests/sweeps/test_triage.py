@@ -42,7 +42,7 @@ def test_messages_that_differ_in_words_are_two() -> None:
 @pytest.mark.parametrize("given", [["--home", "old place"], ["--home=old place"]])
 def test_the_command_that_goes_on_names_the_home_where_it_is_now(home: Home, given: list[str]) -> None:
     plan = StoredPlan(home.sweeps / "s" / "p", {"sweep": "s"}, "")
-    assert newest_command(plan) == "lab sweep s"
+    assert newest_command(plan) == f"lab sweep s --home {home.path}"
     (plan.folder / "calls").mkdir(parents=True)
     write_json(plan.folder / "calls" / "1.json", {"command": ["lab", "sweep", "s.py", *given, "--retry-failed"]})
     assert newest_command(plan) == " ".join(["lab", "sweep", "s.py", *given]).replace("old place", str(home.path))
