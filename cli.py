@@ -134,7 +134,7 @@ def flops(
     runs = commands.models(model, scale, set_ or (), home_at(home))
     found, extra = commands.flops(runs, context, batch), dict[str, Any]()
     measured = plots is not None and (peak_flops is None or bandwidth is None)
-    device = commands.peak(next(iter(runs.values())).train.threads, home_at(home)) if peak or measured else {}
+    device = commands.peak(next(iter(runs.values())).train.means.threads, home_at(home)) if peak or measured else {}
     if peak:
         extra["peak"] = device
     if plots is not None:
@@ -187,7 +187,7 @@ def _cost_pictures(
     """Draw and save; what was not given was measured."""
     from analysis.cost_figures import cost_pictures
 
-    precision = next(iter(runs.values())).train.precision
+    precision = next(iter(runs.values())).train.means.precision
     flops_per_s, bytes_per_s = peak_flops or device["flops_per_s"][precision], bandwidth or device["bytes_per_s"]
     models = {name: run.model for name, run in runs.items()}
     pictures = cost_pictures(models, context, flops_per_s, bytes_per_s, precision)

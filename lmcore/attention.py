@@ -5,29 +5,30 @@ kv head, E d_head.
 """
 
 import math
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lmcore.cache import LayerCache
-from lmcore.config import ModelConfig
+from lmcore.config import AttentionPath, ModelConfig
+from lmcore.count import query_blocks
 from lmcore.norm import Norm
 from lmcore.position import Rotation, rotate
-
-AttentionPath = Literal["fused", "plain"]
 
 
 class Sight(NamedTuple):
     """What all layers of one kind share in a forward pass.
 
     `mask` is boolean, True where a query may look, or float, added to the scores; broadcast to (B, H, T, S). None:
-    causal, or a single query that sees everything.
+    causal, or a single query that sees everything. No query of a whole sequence (T = S) looks `reach` slots back or
+    further, so a kernel need not compute what the mask would hide; None: no such bound is known.
     """
 
     rotation: Rotation | None
     mask: Tensor | None
+    reach: int | None = None
 
 
 def runs_path(config: ModelConfig, wanted: AttentionPath) -> AttentionPath:
@@ -59,7 +60,7 @@ class Attention(nn.Module):
         if self.path == "fused":
             y = fused(q, k, v, sight.mask, self.scale)
         else:
-            y = plain(q, k, v, sight.mask, self.scale, self.softcap)
+            y = plain(q, k, v, sight.mask, self.scale, self.softcap, sight.reach)
         return self.out(y.transpose(1, 2).flatten(2))  # type: ignore[no-any-return]
 
     def scores(self, x: Tensor, sight: Sight, cache: LayerCache | None = None) -> Tensor:
@@ -108,19 +109,55 @@ def fused(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float) ->
     )
 
 
-def plain(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float, softcap: float | None = None) -> Tensor:
-    """The formula itself: softmax(scale q k^T + mask) v, softmax in float32. Shapes as in `fused`."""
+def plain(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor | None,
+    scale: float,
+    softcap: float | None = None,
+    reach: int | None = None,
+) -> Tensor:
+    """The formula itself: softmax(scale q k^T + mask) v, softmax in float32.
+
+    Shapes as in `fused`, mask and reach as in `Sight`. Long sequences go block by block of queries, so that nearly half
+    of the scores, or all but a window, are never computed.
+    """
+    tokens = q.shape[2]
+    blocks = query_blocks(tokens, reach)
+    if tokens != k.shape[2] or len(blocks) == 1:
+        return _attended(q, k, v, mask, scale, softcap)
+    k, v, done = k.contiguous(), v.contiguous(), []  # once, not again for each block
+    for start, end, first in blocks:
+        allowed = _block_mask(mask, start, end, first, q.device)
+        done.append(_attended(q[:, :, start:end], k[:, :, first:end], v[:, :, first:end], allowed, scale, softcap))
+    return torch.cat(done, dim=2)
+
+
+def _block_mask(mask: Tensor | None, start: int, end: int, first: int, device: torch.device) -> Tensor:
+    """The mask of queries start..end on keys first..end, as in `Sight`."""
+    if mask is not None:
+        return mask[..., start:end, first:end]
+    return torch.arange(start, end, device=device)[:, None] >= torch.arange(first, end, device=device)
+
+
+def _attended(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float, softcap: float | None) -> Tensor:
     logits = scores(q, k, mask, scale, softcap)
     wide = torch.float64 if logits.dtype == torch.float64 else torch.float32
-    weights = torch.unflatten(logits.softmax(dim=-1, dtype=wide).to(v.dtype), 1, (k.shape[1], -1))
-    return (weights @ v.unsqueeze(2)).flatten(1, 2)
+    weights = _by_kv_head(logits.softmax(dim=-1, dtype=wide).to(v.dtype), k.shape[1])
+    return torch.unflatten(weights @ v, 2, (-1, q.shape[2])).flatten(1, 2)
+
+
+def _by_kv_head(x: Tensor, n_kv_head: int) -> Tensor:
+    """(B, H, T, ...) to (B, K, G T, ...): the query heads of one group are one taller matrix, so no head is copied."""
+    return torch.unflatten(x, 1, (n_kv_head, -1)).flatten(2, 3)
 
 
 def scores(q: Tensor, k: Tensor, mask: Tensor | None, scale: float, softcap: float | None = None) -> Tensor:
     """scale q k^T, capped, plus the mask: (B, H, T, S) of q (B, H, T, E) and k (B, K, S, E)."""
-    n_kv_head, tokens, seen = k.shape[1], q.shape[2], k.shape[2]
-    q = torch.unflatten(q * scale, 1, (n_kv_head, -1))  # (B, K, G, T, E)
-    found = (q @ k.unsqueeze(2).transpose(-1, -2)).flatten(1, 2)  # (B, H, T, S)
+    tokens, seen = q.shape[2], k.shape[2]
+    found = _by_kv_head(q * scale, k.shape[1]) @ k.transpose(-1, -2)
+    found = torch.unflatten(found, 2, (-1, tokens)).flatten(1, 2)  # (B, H, T, S)
     if softcap is not None:
         found = softcap * torch.tanh(found / softcap)
     if mask is None and tokens == seen:

@@ -4,9 +4,9 @@ from typing import cast
 
 from torch import Tensor, nn
 
-from lmcore.attention import Attention, AttentionPath, Sight
+from lmcore.attention import Attention, Sight
 from lmcore.cache import LayerCache
-from lmcore.config import ModelConfig
+from lmcore.config import AttentionPath, ModelConfig
 from lmcore.ffn import FFN
 from lmcore.norm import stream_norm
 

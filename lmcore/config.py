@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, NamedTuple
 
 from pydantic import Field
 
@@ -18,6 +18,10 @@ from lmcore.typed import replace as replace
 GATED_FFN = ("glu", "reglu", "geglu", "geglu_tanh", "swiglu")
 FfnKind = Literal["relu", "gelu", "gelu_tanh", "silu", "relu2", "glu", "reglu", "geglu", "geglu_tanh", "swiglu"]
 LOCAL, FULL = "L", "F"
+Precision = Literal["float32", "bf16", "bf16_weights"]
+AttentionPath = Literal["fused", "plain"]
+Auto = Literal["auto"]  # decided when a run is planned: `lmcore.auto`
+AUTO = "auto"
 
 
 class ModelConfig(Config):
@@ -242,6 +246,15 @@ class DataConfig(Config):
             raise ValueError(f"bpe_vocab has no effect with tokenizer={self.tokenizer!r}; leave it out")
 
 
+class Means(NamedTuple):
+    """How a run is computed; what it computes stays the same but for rounding."""
+
+    precision: Precision
+    attention: AttentionPath
+    threads: int
+    compile: bool
+
+
 class TrainConfig(Config):
     """How one run is trained. Learning rates are per update, decay is decoupled (AdamW)."""
 
@@ -268,11 +281,14 @@ class TrainConfig(Config):
     decay_all: bool = Field(default=False, description="decay vectors and embeddings too, not only matrices")
     z_loss: float = Field(default=0.0, ge=0, description="times the mean squared log-normaliser, added to the loss")
     clip: float | None = Field(default=1.0, gt=0, description="global gradient norm limit; none: no clipping")
-    precision: Literal["float32", "bf16", "bf16_weights"] = Field(
+    precision: Precision | Auto = Field(
         default="float32", description="bf16: matrix products; bf16_weights: weights too, with float32 masters"
     )
-    attention: Literal["fused", "plain"] = Field(default="fused", description="kernel; both compute the same function")
-    threads: int = Field(default=1, ge=1, description="CPU threads of this run; changes the last bits of a sum")
+    attention: AttentionPath | Auto = Field(default="fused", description="kernel; both compute the same function")
+    threads: int | Auto = Field(default=1, description="CPU threads of this run; changes the last bits of a sum")
+    compile: bool | Auto = Field(
+        default=False, description="compile forward and backward pass with torch.compile; changes the last bits too"
+    )
     processes: int = Field(default=1, ge=1, description="that share each batch of this run; changes the last bits too")
     sharding: Literal["ddp", "fsdp"] = Field(
         default="ddp", description="ddp: each process has all weights; fsdp: they share them (FSDP2)"
@@ -283,7 +299,18 @@ class TrainConfig(Config):
     checkpoint_every: int = Field(default=200, ge=1)
     telemetry_every: int = Field(default=100, ge=0, description="steps between looks inside the model; 0: none")
 
+    @property
+    def means(self) -> "Means":
+        """How the run is computed. Raises ConfigError while one of them is `auto`: planning resolves that."""
+        found = {name: getattr(self, name) for name in Means._fields}
+        for name, value in found.items():
+            if value == AUTO:
+                raise ConfigError(f"train.{name} is 'auto' still; planning a sweep or lmcore.auto.resolve decides it")
+        return Means(**found)
+
     def check(self) -> None:
+        if isinstance(self.threads, int) and self.threads < 1:
+            raise ValueError(f"threads must be at least 1, not {self.threads}")
         if self.decay_all and not self.weight_decay:
             raise ValueError("decay_all has no effect without weight_decay; leave it out")
         if self.warmup == 1:
@@ -312,6 +339,8 @@ class TrainConfig(Config):
             raise ValueError("muon needs whole matrices; use sharding='ddp'")
         if self.sharding == "fsdp" and self.precision == "bf16_weights":
             raise ValueError("sharding='fsdp' goes with precision float32 or bf16, whose weights are the masters")
+        if self.sharding == "fsdp" and self.compile is True:
+            raise ValueError("compile goes with sharding='ddp': gathered weights would cut the compiled code to pieces")
 
 
 class RunConfig(Config):
@@ -333,12 +362,14 @@ class RunConfig(Config):
 
     @property
     def run_id(self) -> str:
-        """12 hex digits naming this run."""
+        """12 hex digits naming this run. Raises ConfigError while a setting is `auto`."""
+        _ = self.train.means
         return short_hash(self.identity() | {"seed": self.seed})
 
     @property
     def group_id(self) -> str:
         """The same for all seeds of one configuration."""
+        _ = self.train.means
         return short_hash({k: v for k, v in self.identity().items() if k != "seed"})
 
 

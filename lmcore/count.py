@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from lmcore.config import ModelConfig, RunConfig
 
 BACKWARD_OVER_FORWARD = 2
+QUERY_BLOCK = 256  # queries at once on the plain path: fewer skip more scores but make slower products
 TRAIN_OVER_FORWARD = 1 + BACKWARD_OVER_FORWARD
 
 
@@ -56,6 +57,16 @@ def attended_pairs(tokens: int, causal: bool = True, window: int | None = None) 
         return tokens * tokens
     full = min(tokens, window or tokens)  # the first queries see everything before them, the others a window
     return full * (full + 1) // 2 + (tokens - full) * full
+
+
+def query_blocks(tokens: int, reach: int | None = None) -> list[tuple[int, int, int]]:
+    """(first query, end of queries, first key) of each block in which plain attention computes a whole sequence.
+
+    Keys end where the queries do. Short sequences are one block; `reach` is the window, if there is one.
+    """
+    size = QUERY_BLOCK if tokens > QUERY_BLOCK else tokens
+    starts = range(0, tokens, size)
+    return [(at, min(at + size, tokens), 0 if reach is None else max(0, at - reach + 1)) for at in starts]
 
 
 def matrix_sizes(m: ModelConfig) -> dict[str, int]:

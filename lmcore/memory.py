@@ -10,7 +10,7 @@ Left out, because they are small: token ids, rotation tables, and what lives onl
 from typing import Literal
 
 from lmcore.config import ModelConfig
-from lmcore.count import matrix_sizes, params
+from lmcore.count import matrix_sizes, params, query_blocks
 
 Precision = Literal["float32", "bf16"]
 AttentionPath = Literal["fused", "plain"]
@@ -59,13 +59,15 @@ def activation_bytes_by_component(
     per_row: dict[str, int] = {
         "norms": WIDE * (_stream_norms(m) + m.n_layer * _qk_norms(m, stored, precision)),
         "attention": m.n_layer * m.d_model * size + sum(_attention(m, k, kernel, size) for k in m.layer_kinds),
-        "scores": m.n_layer * _scores(m, tokens, size, kernel == "plain") if stored else 0,
+        "scores": 0,
         "ffn": m.n_layer * size * (m.d_model + m.d_ff * (GATED_FFN_KEPT if m.gated else FFN_KEPT[m.ffn])),
         "dropout": m.d_model * (WIDE + 2 * m.n_layer * size) if m.dropout else 0,
         "head": m.d_model * size,
         "logits": m.vocab * (WIDE + (size if m.logit_softcap else 0)),
     }
     kept = {name: rows * n for name, n in per_row.items()}
+    if stored:
+        kept["scores"] = batch * sum(_scores(m, k, tokens, size, kernel == "plain") for k in m.layer_kinds)
     kept["masks"] = sum(_mask(m, kind, tokens, kernel == "plain", size) for kind in m.layer_kinds)
     kept["weight_copies"] = size * sum(matrix_sizes(m).values()) if precision == "bf16" else 0
     return {name: n for name, n in kept.items() if n}
@@ -111,17 +113,21 @@ def _qk_norms(m: ModelConfig, stored: bool, precision: Precision) -> int:
 def _attention(m: ModelConfig, kind: str, kernel: str, size: int) -> int:
     """Bytes per token of q, k, v and the output of one layer, without the scores."""
     d_q, d_kv = m.n_head * m.d_head, m.n_kv_head * m.d_head
-    if kernel != "flash":  # scaled q; k and v copied for every query head; the input of the output matrix
-        return d_q * (3 * (size if kernel == "plain" else WIDE) + size)
+    if kernel == "plain":  # scaled q, k, v, the input of the output matrix
+        return (d_q + 2 * d_kv + d_q) * size
+    if kernel == "math":  # the same, k and v copied for every query head
+        return d_q * (3 * WIDE + size)
     moved = m.layer_rotates(kind) or m.qk_norm != "none"  # q and k are tensors of their own, else views
     copies = d_q + d_kv + d_q if moved else 0  # and the output has to be laid out anew
     return (d_q + 2 * d_kv + d_q + copies) * size + m.n_head * WIDE  # + logarithms of the softmax's sums
 
 
-def _scores(m: ModelConfig, tokens: int, size: int, plain: bool) -> int:
-    """Bytes per query and layer: softmax weights in float32, their bf16 copy, what the soft-cap's tanh keeps."""
+def _scores(m: ModelConfig, kind: str, tokens: int, size: int, plain: bool) -> int:
+    """Bytes of one layer and sequence: softmax weights in float32, their bf16 copy, what the soft-cap's tanh keeps."""
+    blocks = query_blocks(tokens, m.layer_window(kind)) if plain else [(0, tokens, 0)]
+    pairs = sum((end - start) * (end - first) for start, end, first in blocks)
     copy = size if plain and size < WIDE else 0
-    return m.n_head * tokens * (WIDE + copy + (size if m.attention_softcap is not None else 0))
+    return m.n_head * pairs * (WIDE + copy + (size if m.attention_softcap is not None else 0))
 
 
 def _mask(m: ModelConfig, kind: str, tokens: int, plain: bool, size: int) -> int:
@@ -130,5 +136,5 @@ def _mask(m: ModelConfig, kind: str, tokens: int, plain: bool, size: int) -> int
         return 0
     window = m.layer_window(kind)
     if plain:
-        return tokens * tokens
+        return sum((end - start) * (end - first) for start, end, first in query_blocks(tokens, window))
     return tokens * tokens * size if window is not None and window < tokens else 0

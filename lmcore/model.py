@@ -7,10 +7,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lmcore import mask
-from lmcore.attention import AttentionPath, Sight, runs_path
+from lmcore.attention import Sight, runs_path
 from lmcore.block import Block
 from lmcore.cache import Cache
-from lmcore.config import ModelConfig
+from lmcore.config import AttentionPath, ModelConfig
 from lmcore.init import initialise, logit_factor
 from lmcore.norm import stream_norm
 from lmcore.position import rotation, sinusoids
@@ -89,8 +89,8 @@ class LM(nn.Module):
             return Sight(by, None)
         allowed = mask.visible(queries, keys, window, None if real is None else real[:, first:])
         if config.position != "alibi":
-            return Sight(by, allowed)
-        return Sight(by, mask.additive(allowed, mask.alibi_bias(queries, keys, config.n_head)))
+            return Sight(by, allowed, window)
+        return Sight(by, mask.additive(allowed, mask.alibi_bias(queries, keys, config.n_head)), window)
 
     def logits(self, x: Tensor) -> Tensor:
         """(B, T, vocab) of the last hidden states, scaled and capped."""

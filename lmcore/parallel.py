@@ -7,13 +7,14 @@ always whole, so a checkpoint does not know how many processes made it.
 import contextlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Literal, Protocol, cast
+from typing import Literal, Protocol, TypeVar, cast
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
 Sharding = Literal["ddp", "fsdp"]
+AnyModule = TypeVar("AnyModule", bound=nn.Module)
 
 
 class _Sharded(Protocol):
@@ -50,21 +51,26 @@ class Team:
         dist.broadcast(stop, src=0)
         return (word or "stop") if int(stop) else None
 
-    def wrap(self, model: nn.Module, sharding: Sharding) -> nn.Module:
-        """`model` with gradients averaged over the ranks; fsdp also divides weights and moments among them, in place.
+    def divide(self, model: AnyModule, sharding: Sharding) -> AnyModule:
+        """`model`; with fsdp its weights and their moments are divided among the ranks, in place.
 
         Call it before the optimiser is built.
         """
-        if self.size == 1:
+        if self.size == 1 or sharding == "ddp":
             return model
-        if sharding == "ddp":
-            return nn.parallel.DistributedDataParallel(model)
         from torch.distributed.fsdp import fully_shard
 
         for block in cast(nn.ModuleList, model.blocks):
             fully_shard(block)
         # The outermost part too: what is left whole after an evaluation is not what the optimiser holds.
-        return cast(nn.Module, fully_shard(model, reshard_after_forward=True))
+        fully_shard(model, reshard_after_forward=True)
+        return model
+
+    def wrap(self, objective: nn.Module, sharding: Sharding) -> nn.Module:
+        """`objective` with gradients averaged over the ranks; what was divided does that by itself."""
+        if self.size == 1 or sharding == "fsdp":
+            return objective
+        return nn.parallel.DistributedDataParallel(objective)
 
     def _device(self) -> torch.device:
         return torch.device("cuda" if dist.get_backend() == "nccl" else "cpu")

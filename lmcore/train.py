@@ -1,28 +1,23 @@
 """The training of ONE run. It knows no files, no scheduler and no database: everything goes through a `Sink`."""
 
-import contextlib
-import copy
-import hashlib
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
-from typing import Literal, Protocol, cast
+from typing import Literal, Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from lmcore import checkpoint, optim, parallel, telemetry
+from lmcore import checkpoint, parallel, telemetry
 from lmcore.checkpoint import Blobs, Progress
 from lmcore.config import RunConfig
 from lmcore.count import train_flops_per_token
 from lmcore.data import TokenData
-from lmcore.init import lr_factor
-from lmcore.model import LM
 from lmcore.parallel import Team
 from lmcore.schedule import learning_rate
+from lmcore.update import Updater
 
 Ending = Literal["done", "diverged", "stopped"]
 
@@ -78,7 +73,7 @@ def train(config: RunConfig, data: TokenData, sink: Sink, resume: Blobs | None =
 
     Where processes were joined (`lmcore.parallel`), all call this; rank 0's sink is heard, the others take `Silent`.
     """
-    torch.set_num_threads(config.train.threads)
+    torch.set_num_threads(config.train.means.threads)
     return _Run(config, data, sink, device, resume).loop()
 
 
@@ -122,17 +117,11 @@ class _Run:
 
     def __init__(self, config: RunConfig, data: TokenData, sink: Sink, device: str, resume: Blobs | None) -> None:
         self.config, self.data, self.sink, self.device = config, data, sink, torch.device(device)
-        # What the optimiser updates and what is saved: float32 always. `model` is the same module, or its bf16 copy.
-        self.master = LM(config.model, seed=config.seed, path=config.train.attention).to(self.device)
-        half = config.train.precision == "bf16_weights"
-        self.model = copy.deepcopy(self.master).to(torch.bfloat16) if half else self.master
         self.team = parallel.team()
-        self.forward = self.team.wrap(self.model, config.train.sharding)
-        self.optimizers = optim.build(
-            self.master.named_parameters(), config.train, partial(lr_factor, config=config.model)
-        )
-        self.progress = checkpoint.unpack(resume, self.master, self.optimizers) if resume else Progress()
-        self.lower_weights()
+        self.updater = Updater(config, self.device, self.team)
+        self.model, self.master = self.updater.model, self.updater.master
+        self.progress = checkpoint.unpack(resume, self.master, self.updater.optimizers) if resume else Progress()
+        self.updater.lower_weights()
         self.flops_per_token = train_flops_per_token(config.model)
         self.last_train: TrainRow | None = None
         self.last_eval: EvalRow | None = None
@@ -174,16 +163,8 @@ class _Run:
         before = self.weights_before(step)
         began = time.perf_counter()
         lr = learning_rate(step, train)
-        optim.set_lr(self.optimizers, lr)
         inputs, targets = self.batch(step)
-        loss = self.accumulate(step, inputs, targets)
-        limit = math.inf if train.clip is None else train.clip
-        grad_norm = parallel.whole(torch.nn.utils.clip_grad_norm_(self.master.parameters(), limit))
-        finite = bool(torch.isfinite(loss)) and bool(torch.isfinite(grad_norm))
-        if finite:
-            optim.step(self.optimizers)
-            self.lower_weights()
-        optim.zero_grad(self.optimizers)
+        loss, grad_norm, finite = self.updater.update(step, inputs, targets, lr)
         seconds = time.perf_counter() - began
         self.progress = Progress(step, self.progress.wall_s + seconds)
         if not finite or step % train.log_every == 0 or step == train.steps:
@@ -207,46 +188,10 @@ class _Run:
         # forward, not a call: a call may run compiled code, and the hooks would have it compiled anew. Sharded weights
         # are there within a call alone.
         forward = self.model if self.config.train.sharding == "fsdp" else self.model.forward
-        with self.precision():
+        with self.updater.objective.precision():
             seen = telemetry.forward_readings(forward, list(self.model.blocks), few)
         self.model.train()
         self.sink.telemetry_rows(telemetry.rows(self.progress.step, [*ratios, *seen]))
-
-    def lift_gradients(self) -> None:
-        """Add those of the bf16 weights to their float32 masters, where there are two: bf16 would round the sum."""
-        if self.model is self.master:
-            return
-        for master, parameter in zip(self.master.parameters(), self.model.parameters(), strict=True):
-            if parameter.grad is not None:
-                gradient = parameter.grad.float()
-                master.grad = gradient if master.grad is None else master.grad + gradient
-                parameter.grad = None
-
-    def lower_weights(self) -> None:
-        """The masters rounded into the bf16 weights, where there are two: small updates add up in the masters."""
-        if self.model is self.master:
-            return
-        with torch.no_grad():
-            for master, parameter in zip(self.master.parameters(), self.model.parameters(), strict=True):
-                parameter.copy_(master)
-
-    def accumulate(self, step: int, inputs: Tensor, targets: Tensor) -> Tensor:
-        """Gradients of the mean loss over the batch, by micro-batches; returns the mean cross-entropy.
-
-        `inputs` are this process's share; the others' gradients come with the last micro-batch.
-        """
-        size, total = self.config.train.micro_batch or len(inputs), torch.zeros((), device=self.device)
-        pairs = list(zip(torch.split(inputs, size), torch.split(targets, size), strict=True))
-        for i, (x, y) in enumerate(pairs):
-            if self.config.model.dropout:  # a function of the step: resume is exact
-                torch.manual_seed(_noise_seed(self.config.seed, step, i * self.team.size + self.team.rank))
-            share, last = len(x) / len(inputs), i == len(pairs) - 1 or self.model is not self.master
-            with parallel.summed_late(self.forward, last):
-                loss, penalty = self.losses(x, y)
-                ((loss + penalty) * share).backward()  # type: ignore[no-untyped-call]
-            self.lift_gradients()
-            total += loss.detach() * share
-        return self.team.mean(total)
 
     def batch(self, step: int) -> tuple[Tensor, Tensor]:
         """Inputs and targets (B, T) of this process's share of one update, on the run's device."""
@@ -254,28 +199,10 @@ class _Run:
         inputs, targets = (self.team.share(torch.from_numpy(array)).to(self.device) for array in arrays)
         return inputs, targets
 
-    def losses(self, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor | float]:
-        """Mean cross-entropy in nats, taken in float32, and the z-loss penalty (Chowdhery et al. 2022, section 5)."""
-        logits = self.logits(inputs).flatten(0, 1)
-        loss = F.cross_entropy(logits, targets.flatten())
-        z = self.config.train.z_loss
-        return loss, z * logits.logsumexp(dim=-1).square().mean() if z else 0.0
-
-    def logits(self, inputs: Tensor) -> Tensor:
-        """(B, T, vocab) in float32, computed in the run's precision."""
-        with self.precision():
-            return cast(Tensor, self.forward(inputs)).float()
-
-    def precision(self) -> contextlib.AbstractContextManager[object]:
-        """bf16 matrix products over float32 weights; otherwise the weights' own dtype decides."""
-        if self.config.train.precision != "bf16":
-            return contextlib.nullcontext()
-        return torch.autocast(self.device.type, torch.bfloat16)
-
     def evaluate(self) -> None:
         """One row for the fixed validation sequences."""
         self.model.eval()
-        loss = validation_loss(self.logits, self.config, self.data, self.device, self.team)
+        loss = validation_loss(self.updater.objective.logits, self.config, self.data, self.device, self.team)
         self.model.train()
         bits_per_byte = loss / math.log(2) / self.data.info.bytes_per_token
         self.last_eval = EvalRow(self.progress.step, "val", self.tokens, loss, _exp(loss), bits_per_byte)
@@ -289,7 +216,9 @@ class _Run:
 
     def save(self) -> None:
         """Hand the whole state to the sink."""
-        self.sink.save_checkpoint(self.progress.step, checkpoint.pack(self.master, self.optimizers, self.progress))
+        self.sink.save_checkpoint(
+            self.progress.step, checkpoint.pack(self.master, self.updater.optimizers, self.progress)
+        )
 
     def end(self, ending: Ending, stop_reason: str | None = None) -> Outcome:
         """What is known at the end; the numbers of a finished run go into its DONE record."""
@@ -308,11 +237,6 @@ class _Run:
             names = {"loss": "val_loss", "perplexity": "val_perplexity", "bits_per_byte": "val_bits_per_byte"}
             summary |= {names[k]: v for k, v in asdict(self.last_eval).items() if k in names}
         return Outcome(ending, step, stop_reason, summary)
-
-
-def _noise_seed(seed: int, step: int, micro: int) -> int:
-    digest = hashlib.sha256(f"noise/{seed}/{step}/{micro}".encode()).digest()
-    return int.from_bytes(digest[:8], "little") >> 1
 
 
 def _exp(loss: float) -> float:

@@ -4,7 +4,7 @@ import socket
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from lmcore import count, memory
+from lmcore import auto, count, memory
 from lmcore.config import RunConfig, did_you_mean, replace
 from lmcore.presets import PRESETS
 from results import query
@@ -32,9 +32,9 @@ def accounts(name: str | None, home: Home, changes: Mapping[str, Any], scale: st
     if scale and (name is None or name in PRESETS):
         raise SweepError("--scale goes with an experiment")
     if name is None:
-        return {"model": replace(RunConfig(), changes)}
+        return auto.resolve({"model": replace(RunConfig(), changes)})[0]
     if name in PRESETS:
-        return {name: replace(RunConfig(model=PRESETS[name]), changes)}
+        return auto.resolve({name: replace(RunConfig(model=PRESETS[name]), changes)})[0]
     if name not in known() and "/" not in name and not name.endswith(".py"):
         names = [*PRESETS, *known()]
         raise SweepError(f"unknown model {name!r}{did_you_mean(name, names)}; known: {', '.join(names)}")
@@ -48,14 +48,14 @@ def account(run: RunConfig, context: int | None = None, batch: int | None = None
     KV bytes are those of bf16. Memory is what a training step of this precision and attention path holds.
     """
     model, train = run.model, run.train
-    tokens, sequences, precision = context or model.context, batch or train.batch, train.precision
+    tokens, sequences, precision = context or model.context, batch or train.batch, train.means.precision
     if precision == "bf16_weights":
         raise SweepError("the memory of train.precision=bf16_weights is not counted; leave it out here")
     forward, backward = (
         {name: n / tokens for name, n in flops(model, tokens).items()}
         for flops in (count.forward_flops_by_component, count.backward_flops_by_component)
     )
-    held = memory.training_bytes(model, sequences, tokens, precision, train.attention)
+    held = memory.training_bytes(model, sequences, tokens, precision, train.means.attention)
     return {
         "context": tokens,
         "params": {
@@ -72,10 +72,10 @@ def account(run: RunConfig, context: int | None = None, batch: int | None = None
         "kv_bytes": count.kv_bytes(model, tokens),
         "batch": sequences,
         "precision": precision,
-        "attention": memory.kernel_of(model, train.attention),
+        "attention": memory.kernel_of(model, train.means.attention),
         "memory_bytes": held | {"total": sum(held.values())},
         "activation_bytes_by_component": memory.activation_bytes_by_component(
-            model, sequences, tokens, precision, train.attention
+            model, sequences, tokens, precision, train.means.attention
         ),
     }
 

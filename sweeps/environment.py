@@ -25,14 +25,15 @@ def describe(config: RunConfig, device: str) -> dict[str, Any]:
         "python": platform.python_version(),
         "packages": {name: importlib.metadata.version(name) for name in PACKAGES},
         "platform": platform.platform(),
-        "cpu": _cpu(),
+        "cpu": cpu_name(),
         "cores": os.cpu_count(),
         "device": device,
         "gpu": torch.cuda.get_device_name() if device.startswith("cuda") else None,
-        "threads": config.train.threads,
+        "threads": config.train.means.threads,
         "processes": config.train.processes,
-        "precision": config.train.precision,
-        "attention": runs_path(config.model, config.train.attention),
+        "precision": config.train.means.precision,
+        "attention": runs_path(config.model, config.train.means.attention),
+        "compile": config.train.means.compile,
     }
 
 
@@ -72,7 +73,8 @@ def _hash(lines: tuple[str, ...]) -> str:
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:12]
 
 
-def _cpu() -> str:
+def cpu_name() -> str:
+    """The model of this machine's processor."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

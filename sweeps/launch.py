@@ -155,7 +155,7 @@ def _submit(
 
 
 def _threads(plan: Plan) -> int:
-    return max(run.config.train.threads * run.config.train.processes for run in plan.runs)
+    return max(run.config.train.means.threads * run.config.train.processes for run in plan.runs)
 
 
 def _record_call(

@@ -9,7 +9,7 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
-from lmcore import count, data
+from lmcore import auto, count, data
 from lmcore.config import ConfigError, DataConfig, RunConfig, flatten, read_config, replace, stored_form
 from lmcore.corpus import DataError
 from lmcore.data import DataInfo
@@ -88,6 +88,7 @@ class Plan:
     source: Mapping[str, str]
     overrides: Mapping[str, Any]
     runs: tuple[PlannedRun, ...]
+    resolved: tuple[str, ...]  # what `auto` became and why, a line each
 
     @cached_property
     def plan_id(self) -> str:
@@ -122,6 +123,7 @@ class Plan:
             "match_tolerance": self.match_tolerance,
             "source": dict(self.source),
             "overrides": dict(self.overrides),
+            "resolved": list(self.resolved),
             "runs": [run.row() for run in self.runs],
             "totals": self.totals(),
         }
@@ -196,14 +198,16 @@ def plan(loaded: Loaded, home: Home, scale: str | None, overrides: Overrides, se
     n_seeds = seeds or own.get("seeds", sweep.seeds)
     prepared = cache(lambda config: data.prepare(config, home.data))  # arms mostly share their data
     arms = {arm: _arm_config(sweep, arm, changes, overrides, prepared) for arm in sweep.arms}
-    baseline = arms[sweep.baseline][0] if sweep.baseline else None
-    first = [_planned(arm, config, info, sweep, baseline) for arm, (config, info) in arms.items()]
+    configs, resolved = auto.resolve({arm: config for arm, (config, _) in arms.items()})
+    baseline = configs[sweep.baseline] if sweep.baseline else None
+    first = [_planned(arm, configs[arm], info, sweep, baseline) for arm, (_, info) in arms.items()]
     runs = [run.with_seed(offset) for offset in range(n_seeds) for run in first]
     _refuse_twins(runs)
     effect = own.get("smallest_effect", sweep.smallest_effect)
     source = {"path": str(loaded.path), "sha256": loaded.sha256}
     tolerance = sweep.match.tolerance if sweep.match else None
-    return Plan(loaded.name, scale, sweep.question, sweep.baseline, effect, tolerance, source, overrides, tuple(runs))
+    asked = (loaded.name, scale, sweep.question, sweep.baseline, effect, tolerance, source, overrides)
+    return Plan(*asked, tuple(runs), tuple(resolved))
 
 
 def _scale(sweep: Sweep, scale: str | None) -> tuple[str | None, Overrides]:

@@ -28,7 +28,7 @@ def load_run(home: Home, prefix: str) -> tuple[LM, Tokenizer, TokenData, dict[st
         raise SweepError(f"run {folder.run_id} has no checkpoint yet")
     spec = folder.spec()
     config = read_config(spec)
-    model = LM(config.model, path=config.train.attention)
+    model = LM(config.model, path=config.train.means.attention)
     checkpoint.load_weights(model, found[1]["model.safetensors"])
     place = data.find(spec["data"]["fingerprint"], home.data)
     return model.eval(), data.load_tokenizer(place), data.load(place), spec

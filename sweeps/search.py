@@ -102,7 +102,7 @@ class Controller:
         more = len(trials) < self.total and not self.closed
         question = d.found.sweep.question
         return SearchPlan(
-            d.found.name, None, question, None, None, None, source, d.overrides, runs,
+            d.found.name, None, question, None, None, None, source, d.overrides, runs, d.space.resolved,
             d.search_id, d.describe(self.total), more,
         )  # fmt: skip
 

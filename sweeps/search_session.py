@@ -117,7 +117,7 @@ class Session:
         found = self.definition.found
         plan = SearchPlan(
             found.name, None, found.sweep.question, None, None, None, {}, {}, tuple(runs),
-            self.definition.search_id, {}, True,
+            self.definition.space.resolved, self.definition.search_id, {}, True,
         )  # fmt: skip
         return plan, estimate(plan, self.home, self.controller.jobs_for(plan))
 

@@ -10,6 +10,7 @@ from typing import Any, get_args
 
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 
+from lmcore import auto
 from lmcore.config import Config, ConfigError, DataConfig, RunConfig, replace
 from lmcore.corpus import DataError
 from lmcore.data import DataInfo
@@ -26,6 +27,9 @@ FORBIDDEN = {
 }
 
 
+MANY_TRIALS = 1000  # share the machine: one thread each
+
+
 @dataclass(frozen=True)
 class Space:
     """A checked search space. `base` has its data resolved; `parts` as in `Search.space`."""
@@ -34,6 +38,7 @@ class Space:
     info: DataInfo
     parts: Mapping[str, Range | Choices]
     prepare: Prepare
+    resolved: tuple[str, ...] = ()  # what `auto` became and why
 
     @cached_property
     def distributions(self) -> dict[str, BaseDistribution]:
@@ -99,9 +104,10 @@ def check(search: Search, overrides: Overrides, prepare: Prepare) -> Space:
         _check_part(key, part)
     try:
         base, info = resolve(replace(search.base, overrides), prepare)
+        bases, resolved = auto.resolve({"base": base}, at_once=MANY_TRIALS)
     except (ConfigError, DataError) as error:
         raise SweepError(f"base: {error}") from None
-    space = Space(base, info, search.space, prepare)
+    space = Space(bases["base"], info, search.space, prepare, tuple(resolved))
     seen: dict[str, dict[str, Any]] = {}
     for params in space.probes():
         try:

@@ -61,6 +61,7 @@ def plan_table(plan: Plan, estimate: Estimate) -> RenderableType:
             f"{quantity(totals['disk_bytes'])}B of disk"
         ),
         Text(f"data: {_data_line(plan.runs)}"),
+        *(Text(f"auto: {line}") for line in plan.resolved),
     )
 
 

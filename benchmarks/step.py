@@ -1,0 +1,189 @@
+"""One training step beside other implementations: `python -m benchmarks.step --nanogpt model.py`.
+
+All take turns in one process, at the same shape, batches and threads; only ratios count. `--clock cpu` counts the CPU
+seconds of the process instead of the wall's: on a machine with other load, with one thread, that is the fairer clock.
+"""
+
+import argparse
+import os
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks import peers, recorded
+from benchmarks.peers import Batch, Step
+from benchmarks.telemetry import random_tokens
+from lmcore import auto
+from lmcore.config import ModelConfig, RunConfig, replace
+from lmcore.count import train_flops_per_token
+from lmcore.parallel import ALONE
+from lmcore.peak import measure_peak
+from lmcore.presets import PRESETS
+from lmcore.update import Updater
+from sweeps.environment import cpu_name
+
+CLOCKS: dict[str, Callable[[], float]] = {"wall": time.perf_counter, "cpu": time.process_time}
+FAST = "lab, auto"
+# Name -> run. The second is the layer stack of GPT-2 small; its vocabulary is small, so that the layers are measured.
+SHAPES = {
+    "stories-810k": replace(RunConfig(model=PRESETS["stories-810k"]), {"train.batch": 32, "train.steps": 1500}),
+    "gpt2-stack": replace(
+        RunConfig(),
+        {
+            "model.d_model": 768,
+            "model.n_head": 12,
+            "model.n_layer": 2,
+            "model.context": 1024,
+            "model.vocab": 512,
+            "train.batch": 2,
+            "train.steps": 1500,
+        },
+    ),
+}
+OURS: dict[str, dict[str, Any]] = {
+    "lab, float32": {},
+    "lab, bf16": {"train.precision": "bf16"},
+    FAST: {"train.precision": "auto", "train.attention": "auto", "train.compile": "auto"},
+}
+SWITCHES: dict[str, dict[str, Any]] = {
+    "base": {},
+    "post-norm": {"model.norm_position": "post"},
+    "sandwich": {"model.norm_position": "sandwich"},
+    "LayerNorm": {"model.norm": "layernorm"},
+    "GQA": {"model.n_kv_head": 2},
+    "MQA": {"model.n_kv_head": 1},
+    "no RoPE": {"model.position": "none"},
+    "QK-norm": {"model.qk_norm": "head"},
+}
+
+
+@dataclass(frozen=True)
+class Timed:
+    """Seconds of one contender's steps."""
+
+    seconds: list[float]
+
+    @property
+    def best(self) -> float:
+        return min(self.seconds)
+
+    @property
+    def median(self) -> float:
+        return statistics.median(self.seconds)
+
+
+def batches(run: RunConfig) -> Batch:
+    """Batches as a run reads them; the text means nothing, its time is the same."""
+    data = random_tokens(run.model.vocab)
+
+    def batch(step: int) -> tuple[torch.Tensor, torch.Tensor]:
+        inputs, targets = data.batch(0, step, run.train.batch, run.model.context)
+        return torch.from_numpy(inputs), torch.from_numpy(targets)
+
+    return batch
+
+
+def our_step(run: RunConfig, batch: Batch) -> Step:
+    """The update that a run makes."""
+    updater = Updater(run, torch.device("cpu"), ALONE)
+
+    def step(number: int) -> float:
+        return float(updater.update(number, *batch(number), run.train.lr)[0])
+
+    return step
+
+
+def ours(run: RunConfig, changes: Mapping[str, Mapping[str, Any]], threads: int) -> dict[str, Step]:
+    """A step for each set of changes, `auto` resolved."""
+    made, batch = {}, batches(run)
+    for name, change in changes.items():
+        config, why = auto.resolve({name: replace(run, {**change, "train.threads": threads})})
+        print(*(f"{name}: {line}" for line in why), sep="\n", end="\n" if why else "")
+        made[name] = our_step(config[name], batch)
+    return made
+
+
+def measure(steps: Mapping[str, Step], rounds: int, clock: Callable[[], float]) -> dict[str, Timed]:
+    """Every contender once a round; the first two steps of each warm up and compile."""
+    for name, step in steps.items():
+        began = time.perf_counter()
+        step(1)
+        print(f"{name}: first step {time.perf_counter() - began:.1f} s", flush=True)
+        step(2)
+    seconds: dict[str, list[float]] = {name: [] for name in steps}
+    for number in range(rounds):
+        for name, step in steps.items():
+            began = clock()
+            step(number)
+            seconds[name].append(clock() - began)
+    return {name: Timed(taken) for name, taken in seconds.items()}
+
+
+def beside_peers(shape: str, threads: int, rounds: int, clock: str, nanogpt: Path | None) -> dict[str, float]:
+    """Print a table; returns our best time over each other's."""
+    run = SHAPES[shape]
+    steps = ours(run, OURS, threads) | dict(peers.steps_of(run.model, batches(run), nanogpt))
+    found = measure(steps, rounds, CLOCKS[clock])
+    peak = measure_peak("cpu", threads).flops_per_s
+    flops = step_flops(run.model, run.train.batch)
+    print(
+        f"\n{shape}, {threads} thread(s), {flops / 1e9:.1f} GFLOP a step, {clock} clock, {rounds} rounds; products of"
+    )
+    print(f"this machine: float32 {peak['float32'] / 1e12:.3f}, bf16 {peak['bf16'] / 1e12:.3f} TFLOP/s")
+    fast = found[FAST].best
+    for name, timed in sorted(found.items(), key=lambda item: item[1].best):
+        rate = flops / timed.best / peak["float32" if name == "lab, float32" else "bf16"]
+        times = f"best {timed.best * 1e3:7.1f} ms  median {timed.median * 1e3:7.1f} ms"
+        print(f"{name:<30} {times}  {timed.best / fast:5.2f} x  {rate:4.0%} of the peak")
+    return {name: fast / timed.best for name, timed in found.items() if name != FAST}
+
+
+def switches(shape: str, threads: int, rounds: int, clock: str) -> dict[str, float]:
+    """What each switch costs beyond what its FLOPs say: time over FLOPs, that of the base being 1."""
+    run = SHAPES[shape]
+    window = {"window": {"model.window": run.model.context // 4}}
+    changes = {name: {**OURS[FAST], **change} for name, change in {**SWITCHES, **window}.items()}
+    found = measure(ours(run, changes, threads), rounds, CLOCKS[clock])
+    base = step_flops(run.model, run.train.batch)
+    ratios = {}
+    for name, timed in found.items():
+        share = step_flops(replace(run, changes[name]).model, run.train.batch) / base
+        ratios[name] = timed.best / found["base"].best / share
+        print(f"{name:<10} best {timed.best * 1e3:7.1f} ms, FLOPs x {share:.3f}, time over FLOPs {ratios[name]:.2f}")
+    return ratios
+
+
+def step_flops(m: ModelConfig, batch: int) -> float:
+    return float(train_flops_per_token(m) * batch * m.context)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="benchmarks.step", description=__doc__)
+    parser.add_argument("--shape", choices=SHAPES, default="stories-810k")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--rounds", type=int, default=12)
+    parser.add_argument("--clock", choices=CLOCKS, default="wall")
+    parser.add_argument("--nanogpt", type=Path, help="its model.py")
+    parser.add_argument("--switches", action="store_true", help="our switches instead of peers")
+    parser.add_argument("--record", action="store_true", help="keep the ratios in recorded.json")
+    parser.add_argument("--compare", action="store_true", help="name what got worse than recorded by more than 15 %%")
+    given = parser.parse_args(arguments)
+    torch.set_num_threads(given.threads)
+    if given.switches:
+        ratios = switches(given.shape, given.threads, given.rounds, given.clock)
+    else:
+        ratios = beside_peers(given.shape, given.threads, given.rounds, given.clock, given.nanogpt)
+    name = f"step{'-switches' if given.switches else ''}/{given.shape}/{given.threads}"
+    if given.record:
+        recorded.record(name, ratios, f"{cpu_name()}, {os.cpu_count()} cores")
+    if given.compare:
+        print("\n".join(recorded.worse(name, ratios) or ["nothing got worse by more than 15 %"]))
+
+
+if __name__ == "__main__":
+    main()
