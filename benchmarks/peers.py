@@ -9,10 +9,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from benchmarks.tokens import Batch
 from lmcore.config import ModelConfig
 
 Loss = Callable[[Tensor, Tensor], Tensor]
-Batch = Callable[[int], tuple[Tensor, Tensor]]
 Step = Callable[[int], float]
 
 

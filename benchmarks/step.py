@@ -16,8 +16,8 @@ from typing import Any
 import torch
 
 from benchmarks import peers, recorded
-from benchmarks.peers import Batch, Step
-from benchmarks.telemetry import random_tokens
+from benchmarks.peers import Step
+from benchmarks.tokens import Batch, batches
 from lmcore import auto
 from lmcore.config import ModelConfig, RunConfig, replace
 from lmcore.count import train_flops_per_token
@@ -75,17 +75,6 @@ class Timed:
     @property
     def median(self) -> float:
         return statistics.median(self.seconds)
-
-
-def batches(run: RunConfig) -> Batch:
-    """Batches as a run reads them; the text means nothing, its time is the same."""
-    data = random_tokens(run.model.vocab)
-
-    def batch(step: int) -> tuple[torch.Tensor, torch.Tensor]:
-        inputs, targets = data.batch(0, step, run.train.batch, run.model.context)
-        return torch.from_numpy(inputs), torch.from_numpy(targets)
-
-    return batch
 
 
 def our_step(run: RunConfig, batch: Batch) -> Step:

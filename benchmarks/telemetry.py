@@ -14,9 +14,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from benchmarks.tokens import random_tokens
 from lmcore.checkpoint import Blobs
 from lmcore.config import RunConfig, replace
-from lmcore.data import DataInfo, TokenData
 from lmcore.presets import PRESETS
 from lmcore.train import train
 from results.rows import RowLog
@@ -44,12 +44,6 @@ class Stopwatch:
             torch.cuda.synchronize()
         self.times.append(time.perf_counter())
         return None
-
-
-def random_tokens(vocab: int, count: int = 100_000) -> TokenData:
-    """Tokens without meaning: the time of a step does not depend on them."""
-    ids = np.random.default_rng(0).integers(0, vocab, count).astype(np.uint16)
-    return TokenData(DataInfo("random", "0" * 16, "none", vocab, count, count, 1.0), ids, ids)
 
 
 def measure(pairs: int) -> tuple[float, float]:

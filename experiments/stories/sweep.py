@@ -34,6 +34,13 @@ def sweep() -> Sweep:
         default_scale="cosine",
         scales={
             "cosine": {"train.warmup": 50},
+            "fast": {
+                "train.warmup": 50,
+                "train.precision": "auto",
+                "train.attention": "auto",
+                "train.compile": "auto",
+                "train.threads": "auto",
+            },
             "constant": {"train.schedule": "constant"},
             "smoke": {"train.steps": 20, "train.eval_every": 10, "train.eval_sequences": 64, "train.threads": 1},
         },

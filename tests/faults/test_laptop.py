@@ -236,3 +236,18 @@ def test_status_can_stay_open(user: User, make_sweep: MakeSweep) -> None:
     user.lab("sweep", str(make_sweep(seeds=2, steps=4000)), "--yes", "-j", "1", "--no-wait")
     told = user.lab("status", "tiny", "--watch")
     assert told.stdout.splitlines()[-1].startswith("2 of 2 done")
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
+def test_eight_runs_compile_at_once_and_share_what_they_compiled(
+    user: User, make_sweep: MakeSweep, tmp_path: Path
+) -> None:
+    """All begin with an empty cache in one home folder and meet there; a ninth finds everything."""
+    user.environment |= {"HOME": str(tmp_path), "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / ".cache" / "compiled")}
+    compiled = ["--yes", "--set", "train.compile=true"]
+    user.lab("sweep", str(make_sweep(seeds=8)), *compiled, "-j", "8", timeout=900)
+    assert user.states("tiny") == ["DONE"] * 8
+    libraries = sorted((tmp_path / ".cache" / "compiled").rglob("*.so"))
+    assert libraries
+    user.lab("sweep", str(make_sweep(seeds=9)), *compiled, "-j", "1", timeout=300)
+    assert sorted((tmp_path / ".cache" / "compiled").rglob("*.so")) == libraries
