@@ -1,8 +1,10 @@
 """A stand-in for pydantic where that is missing, for a machine that has only torch: importing this module is enough.
 
-`lmcore.typed` says what is needed of it. It fills in defaults, nests and derives, and believes what it is given: the configs of a benchmark are its own.
+`lmcore.typed` says what is needed of it. It fills in defaults, nests and derives, and believes what it is given:
+the configs of a benchmark are its own.
 """
 
+import inspect
 import json
 import sys
 import types
@@ -26,9 +28,7 @@ class _BaseModel:
 
     def __init_subclass__(cls, **options: Any) -> None:
         hints = typing.get_type_hints(cls)
-        names = [
-            n for n in cls.__dict__.get("__annotations__", {}) if typing.get_origin(hints[n]) is not typing.ClassVar
-        ]
+        names = [n for n in inspect.get_annotations(cls) if typing.get_origin(hints[n]) is not typing.ClassVar]
         cls.model_fields = dict(cls.model_fields)
         for name in names:
             given = cls.__dict__.get(name)

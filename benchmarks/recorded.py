@@ -7,6 +7,7 @@ import datetime
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 FILE = Path(__file__).with_name("recorded.json")
 TOLERATED = 1.15
@@ -32,6 +33,6 @@ def worse(name: str, ratios: Mapping[str, float]) -> list[str]:
     ]
 
 
-def _entries() -> dict[str, dict[str, object]]:
-    found: dict[str, dict[str, object]] = json.loads(FILE.read_text()) if FILE.exists() else {}
+def _entries() -> dict[str, dict[str, Any]]:
+    found: dict[str, dict[str, Any]] = json.loads(FILE.read_text()) if FILE.exists() else {}
     return found

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
-from lmcore import memory, optim
+from lmcore import count, memory, optim
 from lmcore.config import ModelConfig, TrainConfig, replace
 from lmcore.model import LM
 from lmcore.presets import PRESETS
@@ -71,6 +71,12 @@ def test_a_training_step_holds_the_counted_bytes(changes: dict[str, Any]) -> Non
     for path in ("fused", "plain"):
         for precision in ("float32", "bf16"):
             assert abs(error(replace(BASE, changes), 3, path, precision)) < 0.005, (path, precision)
+
+
+@pytest.mark.parametrize("changes", [{}, {"window": 40, "window_pattern": "LF"}], ids=str)
+def test_so_do_long_sequences_in_blocks(changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(count, "QUERY_BLOCK", 24)
+    assert abs(error(replace(BASE, changes), 3, "plain", "float32")) < 0.005
 
 
 def wide(m: ModelConfig) -> ModelConfig:

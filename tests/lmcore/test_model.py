@@ -137,7 +137,12 @@ SEEING: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("changes", SEEING, ids=str)
 @pytest.mark.parametrize("real", [None, "left", "right"])
-def test_fused_and_plain_attention_agree_forward_and_backward(changes: dict[str, Any], real: str | None) -> None:
+@pytest.mark.parametrize("block", [256, 5])
+def test_fused_and_plain_attention_agree_forward_and_backward(
+    changes: dict[str, Any], real: str | None, block: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the plain path goes block by block."""
+    monkeypatch.setattr(count, "QUERY_BLOCK", block)
     config, tokens, shown = replace(SMALL, changes), ids(), padding(real)
     results = []
     for path in ("fused", "plain"):
