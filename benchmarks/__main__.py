@@ -1,8 +1,9 @@
 """All benchmarks, one after the other: `python -m benchmarks`."""
 
-from benchmarks import curves, many, record, search, telemetry
+from benchmarks import curves, many, record, search, step, telemetry
 
 if __name__ == "__main__":
+    step.main(["--compare"])
     telemetry.main()
     many.main()
     record.main()

@@ -22,13 +22,14 @@ from lmcore import auto
 from lmcore.config import ModelConfig, RunConfig, replace
 from lmcore.count import train_flops_per_token
 from lmcore.parallel import ALONE
-from lmcore.peak import measure_peak
+from lmcore.peak import DTYPES
 from lmcore.presets import PRESETS
 from lmcore.update import Updater
 from sweeps.environment import cpu_name
 
 CLOCKS: dict[str, Callable[[], float]] = {"wall": time.perf_counter, "cpu": time.process_time}
 FAST = "lab, auto"
+SIZE, PRODUCTS = 768, 20  # of the products that give the peak
 # Name -> run. The second is the layer stack of GPT-2 small; its vocabulary is small, so that the layers are measured.
 SHAPES = {
     "stories-810k": replace(RunConfig(model=PRESETS["stories-810k"]), {"train.batch": 32, "train.steps": 1500}),
@@ -113,12 +114,29 @@ def measure(steps: Mapping[str, Step], rounds: int, clock: Callable[[], float]) 
     return {name: Timed(taken) for name, taken in seconds.items()}
 
 
+def products() -> dict[str, Step]:
+    """Large matrix products, as many as take about as long as a step: what the machine can do while it is measured."""
+
+    def of(dtype: torch.dtype) -> Step:
+        a = torch.randn(SIZE, SIZE).to(dtype)
+        out = torch.empty_like(a)
+
+        def step(number: int) -> float:
+            for _ in range(PRODUCTS):
+                torch.mm(a, a, out=out)
+            return 0.0
+
+        return step
+
+    return {f"products, {name}": of(dtype) for name, dtype in DTYPES.items()}
+
+
 def beside_peers(shape: str, threads: int, rounds: int, clock: str, nanogpt: Path | None) -> dict[str, float]:
     """Print a table; returns our best time over each other's."""
     run = SHAPES[shape]
     steps = ours(run, OURS, threads) | dict(peers.steps_of(run.model, batches(run), nanogpt))
-    found = measure(steps, rounds, CLOCKS[clock])
-    peak = measure_peak("cpu", threads).flops_per_s
+    found = measure(steps | products(), rounds, CLOCKS[clock])
+    peak = {name: PRODUCTS * 2 * SIZE**3 / found.pop(f"products, {name}").best for name in DTYPES}
     flops = step_flops(run.model, run.train.batch)
     print(
         f"\n{shape}, {threads} thread(s), {flops / 1e9:.1f} GFLOP a step, {clock} clock, {rounds} rounds; products of"

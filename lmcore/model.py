@@ -1,6 +1,6 @@
 """The decoder: token ids to logits."""
 
-from typing import cast
+from typing import NamedTuple, cast
 
 import torch
 import torch.nn.functional as F
@@ -14,6 +14,15 @@ from lmcore.config import AttentionPath, ModelConfig
 from lmcore.init import initialise, logit_factor
 from lmcore.norm import stream_norm
 from lmcore.position import rotation, sinusoids
+
+
+class Ready(NamedTuple):
+    """What forward passes over whole sequences of one length share; no parameters, so it never changes dtype."""
+
+    tokens: int
+    positions: Tensor
+    absolute: Tensor | None
+    sights: dict[str, Sight]
 
 
 class LM(nn.Module):
@@ -32,6 +41,7 @@ class LM(nn.Module):
         self.blocks = nn.ModuleList(Block(config, kind, path) for kind in config.layer_kinds)
         self.norm = stream_norm(config) if config.norm_position != "post" else None
         self.head = None if config.tied else nn.Linear(config.d_model, config.vocab, bias=False)
+        self.ready: Ready | None = None
         initialise(self, config, seed)
 
     def forward(self, token_ids: Tensor, real: Tensor | None = None, cache: Cache | None = None) -> Tensor:
@@ -46,12 +56,23 @@ class LM(nn.Module):
             seen = cache.seen
             cache.extend(batch, tokens, real, token_ids.device)
             real = cache.real
-        positions = self.token_positions(seen, tokens, real, token_ids.device)
-        x = self.dropout(self.embed(token_ids, positions, seen + tokens))
-        sights = {kind: self.sight(kind, positions, seen, tokens, real) for kind in set(self.config.layer_kinds)}
+        if real is None and cache is None and self.ready is not None and self.ready.tokens == tokens:
+            positions, absolute, sights = self.ready.positions, self.ready.absolute, self.ready.sights
+        else:
+            positions = self.token_positions(seen, tokens, real, token_ids.device)
+            absolute, sights = self.absolute(positions), self.sights(positions, seen, tokens, real)
+        x = self.dropout(self.embed(token_ids, positions, absolute, seen + tokens))
         for i, block in enumerate(self.blocks):
             x = block(x, sights[self.config.layer_kinds[i]], None if cache is None else cache.layers[i])
         return self.logits(x if self.norm is None else self.norm(x))
+
+    def make_ready(self, tokens: int, device: torch.device) -> None:
+        """Compute once what all forward passes over whole sequences of this length share.
+
+        Compiled code would otherwise fuse the angles' powers, sines and cosines into every layer, head and sequence.
+        """
+        positions = self.token_positions(0, tokens, None, device)
+        self.ready = Ready(tokens, positions, self.absolute(positions), self.sights(positions, 0, tokens, None))
 
     @property
     def attention_path(self) -> AttentionPath:
@@ -64,11 +85,15 @@ class LM(nn.Module):
             return torch.arange(seen, seen + tokens, device=device)
         return (real.long().cumsum(dim=1) - 1).clamp(min=0)[:, seen:]
 
-    def embed(self, token_ids: Tensor, positions: Tensor, seen_end: int) -> Tensor:
+    def absolute(self, positions: Tensor) -> Tensor | None:
+        """(T, D) or (B, T, D): what is added to the embedding, where that follows from the position alone."""
+        return sinusoids(positions, self.config.d_model) if self.config.position == "sinusoidal" else None
+
+    def embed(self, token_ids: Tensor, positions: Tensor, absolute: Tensor | None, seen_end: int) -> Tensor:
         """(B, T, D) with absolute positions added, where the model has such; `seen_end` slots end this sequence."""
         x = cast(Tensor, self.embedding(token_ids)) * self.config.embedding_scale
-        if self.config.position == "sinusoidal":
-            return x + sinusoids(positions, self.config.d_model).to(x.dtype)
+        if absolute is not None:
+            return x + absolute.to(x.dtype)
         if self.positions is None:
             return x
         # Unpadded positions are known from the shape; asking the tensor would wait for the device at every step.
@@ -76,6 +101,10 @@ class LM(nn.Module):
         if last >= self.config.context:
             raise ValueError(f"position {last}, but only {self.config.context} learned positions")
         return x + F.embedding(positions + self.config.position_offset, self.positions)
+
+    def sights(self, positions: Tensor, seen: int, tokens: int, real: Tensor | None) -> dict[str, Sight]:
+        """By kind of layer."""
+        return {kind: self.sight(kind, positions, seen, tokens, real) for kind in set(self.config.layer_kinds)}
 
     def sight(self, kind: str, positions: Tensor, seen: int, tokens: int, real: Tensor | None) -> Sight:
         """Rotation and mask of all layers of one kind."""

@@ -54,6 +54,7 @@ class Updater:
         means = config.train.means
         self.config, self.team = config, team
         self.master = LM(config.model, seed=config.seed, path=means.attention).to(device)
+        self.master.make_ready(config.model.context, device)
         half = means.precision == "bf16_weights"
         self.model = copy.deepcopy(self.master).to(torch.bfloat16) if half else self.master
         self.objective = Objective(team.divide(self.model, config.train.sharding), config, device)

@@ -39,12 +39,13 @@ LMCORE_LAYERS = (
     ("typed",),
     ("config",),
     ("count", "resize", "init", "schedule", "norm", "position", "mask", "cache", "switches", "telemetry"),
-    ("attention", "ffn", "memory"),
+    ("attention", "ffn", "memory", "auto"),
     ("block",),
     ("model",),
     ("hf_rules",),
     ("hf_families",),
-    ("train", "generate", "hf"),
+    ("update", "generate", "hf"),
+    ("train",),
 )
 KNOW_ONLY_CONFIG = ("count", "resize", "init", "schedule")
 DO_NOT_KNOW_THE_MODEL = ("data", "corpus", "tokenizer", "optim", "checkpoint", "telemetry")

@@ -13,7 +13,11 @@ from tests.lmcore.test_train import RUN, Memory, numbers, run, tokens
 
 __all__ = ["tokens"]
 
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++"),
+    pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning"),  # torch's compiler itself still uses it
+]
 
 EAGER = replace(RUN, {"model.n_layer": 1, "train.attention": "plain", "train.steps": 12, "train.telemetry_every": 6})
 COMPILED: dict[str, Any] = {"train.compile": True}

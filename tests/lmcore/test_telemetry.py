@@ -118,7 +118,7 @@ def test_the_stream_after_a_block_is_measured() -> None:
     model = LM(RUN.model)
     ids = torch.arange(10)[None]
     with torch.no_grad():
-        x = model.embed(ids, torch.arange(10), 10)
+        x = model.embed(ids, torch.arange(10), None, 10)
         x = model.blocks[0](x, model.sight("F", torch.arange(10), 0, 10, None), None)
     assert readings_of(model, ids)["activation_rms", 0] == pytest.approx(float(x.square().mean().sqrt()), rel=1e-6)
 
