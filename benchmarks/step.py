@@ -54,12 +54,8 @@ OURS: dict[str, dict[str, Any]] = {
 SWITCHES: dict[str, dict[str, Any]] = {
     "base": {},
     "post-norm": {"model.norm_position": "post"},
-    "sandwich": {"model.norm_position": "sandwich"},
-    "LayerNorm": {"model.norm": "layernorm"},
     "GQA": {"model.n_kv_head": 2},
-    "MQA": {"model.n_kv_head": 1},
     "no RoPE": {"model.position": "none"},
-    "QK-norm": {"model.qk_norm": "head"},
 }
 
 

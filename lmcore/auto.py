@@ -21,10 +21,10 @@ BF16_FLAGS = ("amx_bf16", "avx512_bf16")  # of x86: products of bf16 at twice to
 # Where torch's own attention kernel is faster than matrix products, of sequences on a CPU (a GPU: always).
 PLAIN_UP_TO = {True: 2048, False: 0}  # tokens, by whether the step is compiled
 # Rough, on purpose: compiling must pay clearly. Rates are of the step that is not compiled.
-CPU_FLOPS_PER_S = {"float32": 3e10, "bf16": 6e10}  # per thread
+CPU_FLOPS_PER_S = {"float32": 4e10, "bf16": 5e10}  # per thread
 GPU_FLOPS_PER_S = 1e14
 LAYER_S = 2e-3  # of a step whatever its size: a layer's small operations
-SAVED = 0.35  # share of the step that compiling saves
+SAVED = 0.4  # share of the step that compiling saves
 COMPILE_S = 20.0
 COMPILE_LAYER_S = 4.0
 

@@ -12,7 +12,10 @@ from dataclasses import dataclass
 from lmcore.config import ModelConfig, RunConfig
 
 BACKWARD_OVER_FORWARD = 2
-QUERY_BLOCK = 256  # queries at once on the plain path: fewer skip more scores but make slower products
+QUERY_BLOCKS = (
+    64,
+    256,
+)  # fewest and most queries at once on the plain path: fewer skip more scores, products slow down
 TRAIN_OVER_FORWARD = 1 + BACKWARD_OVER_FORWARD
 
 
@@ -62,9 +65,10 @@ def attended_pairs(tokens: int, causal: bool = True, window: int | None = None) 
 def query_blocks(tokens: int, reach: int | None = None) -> list[tuple[int, int, int]]:
     """(first query, end of queries, first key) of each block in which plain attention computes a whole sequence.
 
-    Keys end where the queries do. Short sequences are one block; `reach` is the window, if there is one.
+    A quarter of the sequence, within limits. Keys end where the queries do; `reach` is the window, if there is one.
     """
-    size = QUERY_BLOCK if tokens > QUERY_BLOCK else tokens
+    fewest, most = QUERY_BLOCKS
+    size = min(max(tokens // 4, fewest), most)
     starts = range(0, tokens, size)
     return [(at, min(at + size, tokens), 0 if reach is None else max(0, at - reach + 1)) for at in starts]
 

@@ -142,7 +142,7 @@ def test_fused_and_plain_attention_agree_forward_and_backward(
     changes: dict[str, Any], real: str | None, block: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where the plain path goes block by block."""
-    monkeypatch.setattr(count, "QUERY_BLOCK", block)
+    monkeypatch.setattr(count, "QUERY_BLOCKS", (block, block))
     config, tokens, shown = replace(SMALL, changes), ids(), padding(real)
     results = []
     for path in ("fused", "plain"):
