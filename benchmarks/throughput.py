@@ -21,7 +21,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from benchmarks.telemetry import random_tokens
+from benchmarks.tokens import random_tokens
 from lmcore import optim
 from lmcore.checkpoint import Blobs
 from lmcore.config import RunConfig, replace
@@ -56,6 +56,7 @@ class Bare:
     def __init__(self, config: RunConfig, data: TokenData) -> None:
         self.config, self.data, self.step = config, data, 0
         self.model = LM(config.model, seed=config.seed)
+        self.model.make_ready(config.model.context, torch.device("cpu"))
         self.optimizers = optim.build(self.model.named_parameters(), config.train)
 
     def update(self) -> float:
