@@ -3,7 +3,7 @@
 from benchmarks import curves, many, record, search, step, telemetry
 
 if __name__ == "__main__":
-    step.main(["--compare"])
+    step.main(["--clock", "cpu", "--compare"])
     telemetry.main()
     many.main()
     record.main()

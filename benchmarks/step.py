@@ -146,11 +146,12 @@ def beside_peers(shape: str, threads: int, rounds: int, clock: str, nanogpt: Pat
     return {name: fast / timed.best for name, timed in found.items() if name != FAST}
 
 
-def switches(shape: str, threads: int, rounds: int, clock: str) -> dict[str, float]:
+def switches(shape: str, threads: int, rounds: int, clock: str, eager: bool) -> dict[str, float]:
     """What each switch costs beyond what its FLOPs say: time over FLOPs, that of the base being 1."""
     run = SHAPES[shape]
     window = {"window": {"model.window": run.model.context // 4}}
-    changes = {name: {**OURS[FAST], **change} for name, change in {**SWITCHES, **window}.items()}
+    how = OURS[FAST] | ({"train.compile": False} if eager else {})
+    changes = {name: how | change for name, change in {**SWITCHES, **window}.items()}
     found = measure(ours(run, changes, threads), rounds, CLOCKS[clock])
     base = step_flops(run.model, run.train.batch)
     ratios = {}
@@ -173,15 +174,17 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--clock", choices=CLOCKS, default="wall")
     parser.add_argument("--nanogpt", type=Path, help="its model.py")
     parser.add_argument("--switches", action="store_true", help="our switches instead of peers")
+    parser.add_argument("--eager", action="store_true", help="with --switches: not compiled")
     parser.add_argument("--record", action="store_true", help="keep the ratios in recorded.json")
     parser.add_argument("--compare", action="store_true", help="name what got worse than recorded by more than 15 %%")
     given = parser.parse_args(arguments)
     torch.set_num_threads(given.threads)
     if given.switches:
-        ratios = switches(given.shape, given.threads, given.rounds, given.clock)
+        ratios = switches(given.shape, given.threads, given.rounds, given.clock, given.eager)
     else:
         ratios = beside_peers(given.shape, given.threads, given.rounds, given.clock, given.nanogpt)
-    name = f"step{'-switches' if given.switches else ''}/{given.shape}/{given.threads}"
+    kind = f"step{'-switches' if given.switches else ''}{'-eager' if given.eager else ''}"
+    name = f"{kind}/{given.shape}/{given.threads}"
     if given.record:
         recorded.record(name, ratios, f"{cpu_name()}, {os.cpu_count()} cores")
     if given.compare:

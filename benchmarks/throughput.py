@@ -56,6 +56,7 @@ class Bare:
     def __init__(self, config: RunConfig, data: TokenData) -> None:
         self.config, self.data, self.step = config, data, 0
         self.model = LM(config.model, seed=config.seed)
+        self.model.make_ready(config.model.context, torch.device("cpu"))
         self.optimizers = optim.build(self.model.named_parameters(), config.train)
 
     def update(self) -> float:

@@ -24,15 +24,15 @@ def resolved(machine: Machine, changes: dict[str, Any]) -> tuple[Means, str]:
 @pytest.mark.parametrize(
     ("machine", "changes", "means", "words"),
     [
-        (PLAIN, LONG, Means("float32", "plain", 8, True), "precision float32: nothing here multiplies bf16 faster"),
+        (PLAIN, LONG, Means("float32", "fused", 8, True), "precision float32: nothing here multiplies bf16 faster"),
         (MATRIX_UNITS, LONG, Means("bf16", "plain", 8, True), "precision bf16: amx_bf16"),
-        (MATRIX_UNITS, {"train.steps": 30}, Means("bf16", "fused", 8, False), "compile off: 30 steps of"),
-        (NO_COMPILER, LONG, Means("bf16", "fused", 8, False), "compile off: there is no g++"),
+        (MATRIX_UNITS, {"train.steps": 30}, Means("bf16", "plain", 8, False), "compile off: 30 steps of"),
+        (NO_COMPILER, LONG, Means("bf16", "plain", 8, False), "compile off: there is no g++"),
         (GPU, {"train.steps": 100_000}, Means("bf16", "fused", 1, True), "attention fused: a GPU"),
         (
             MATRIX_UNITS,
             {"train.threads": 2, "train.precision": "float32"} | LONG,
-            Means("float32", "plain", 2, True),
+            Means("float32", "fused", 2, True),
             "",
         ),
     ],
@@ -50,12 +50,12 @@ def test_arms_share_one_choice_and_cores() -> None:
     base = replace(RunConfig(), {**OPEN, **LONG})
     arms = {"long": base, "short": replace(base, {"train.steps": 30}), "eager": replace(base, {"train.compile": False})}
     configs, _ = auto.resolve(arms, MATRIX_UNITS)
-    assert {config.train.means for config in configs.values()} == {Means("bf16", "fused", 2, False)}
+    assert {config.train.means for config in configs.values()} == {Means("bf16", "plain", 2, False)}
 
 
 def test_the_same_run_has_the_same_id_however_its_means_were_chosen() -> None:
     configs, _ = auto.resolve({"arm": replace(RunConfig(), OPEN)}, NO_COMPILER)
-    said = {"train.precision": "bf16", "train.attention": "fused", "train.threads": 8, "train.compile": False}
+    said = {"train.precision": "bf16", "train.attention": "plain", "train.threads": 8, "train.compile": False}
     assert configs["arm"].run_id == replace(RunConfig(), said).run_id
     assert replace(RunConfig(), {"train.compile": False}).run_id == RunConfig().run_id, "ids of old runs stay"
     assert replace(RunConfig(), {"train.compile": True}).run_id != RunConfig().run_id
