@@ -18,8 +18,9 @@ from lmcore.config import AUTO, AttentionPath, Means, RunConfig, replace
 from lmcore.count import train_flops_per_token
 
 BF16_FLAGS = ("amx_bf16", "avx512_bf16")  # of x86: products of bf16 at twice to eight times the float32 rate
-# Where torch's own attention kernel is faster than matrix products, of sequences on a CPU (a GPU: always).
-PLAIN_UP_TO = {True: 2048, False: 0}  # tokens, by whether the step is compiled
+# Tokens up to which matrix products are faster on a CPU than torch's own attention kernel, by whether the step is
+# compiled. On a GPU the kernel is always faster.
+PLAIN_UP_TO = {True: 2048, False: 0}
 # Rough, on purpose: compiling must pay clearly. Rates are of the step that is not compiled.
 CPU_FLOPS_PER_S = {"float32": 4e10, "bf16": 5e10}  # per thread
 GPU_FLOPS_PER_S = 1e14
@@ -130,10 +131,8 @@ def _compile(machine: Machine, configs: list[RunConfig]) -> tuple[bool, str]:
         train, cost = config.train, COMPILE_S + COMPILE_LAYER_S * config.model.n_layer
         seconds = train.steps * step_seconds(config, machine.gpu)
         if SAVED * seconds < cost:
-            return (
-                False,
-                f"{train.steps} steps of {seconds / train.steps:.2g} s do not pay for {cost:.0f} s of compiling",
-            )
+            steps = f"{train.steps} steps of {seconds / train.steps:.2g} s"
+            return False, f"{steps} do not pay for {cost:.0f} s of compiling"
     return True, "the steps pay for compiling"
 
 
