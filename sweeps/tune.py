@@ -98,8 +98,6 @@ def first_stage(plan: Plan, tune: Tune, sweep: Sweep) -> StagePlan:
         space.check_part("tune", key, part)
         if key in plan.overrides or any(key in overrides for overrides in sweep.arms.values()):
             raise SweepError(f"tune: {key!r} is also set by an arm or --set: it cannot be tuned as well")
-        if isinstance(part, Range) and part.points < FEWEST_POINTS:
-            raise SweepError(f"tune: {key!r}: a range needs {FEWEST_POINTS} points, or none of them is inside")
         if key == "train.lr" and not isinstance(part, Range):
             raise SweepError("tune: 'train.lr' is a Range, so that a best rate at its end is seen")
     axes = tuple(_axis(key, part) for key, part in tune.space.items())
@@ -169,6 +167,8 @@ def _axis(key: str, part: Any) -> Axis:
     values = space.points(key, part)
     if not isinstance(part, Range):
         return Axis(key, tuple(values), False, False)
+    if len(values) < FEWEST_POINTS:  # of whole numbers there may be fewer than it asks for
+        raise SweepError(f"tune: {key!r}: a range needs {FEWEST_POINTS} points, or none of them is inside")
     return Axis(key, tuple(_rounded(value) for value in values), True, part.log)
 
 
@@ -258,7 +258,8 @@ def best(points: Mapping[Params, Sequence[float]]) -> Params:
 
     def rank(point: Params) -> tuple[bool, int, float]:
         finite = [loss for loss in points[point] if math.isfinite(loss)]
-        return not finite, len(points[point]) - len(finite), sum(finite) / max(1, len(finite))
+        # An exact sum: the order of the seeds must not decide between equal means, nor another point than the verdict.
+        return not finite, len(points[point]) - len(finite), math.fsum(finite) / max(1, len(finite))
 
     ordered = sorted(points, key=lambda point: [value if isinstance(value, int | float) else 0 for value in point])
     return min(ordered, key=rank)
