@@ -156,12 +156,14 @@ def _search(con: "DuckDBPyConnection", plan: Plan) -> list[Picture]:
 def _tuning(con: "DuckDBPyConnection", plan: Plan, looks: dict[str, Look]) -> list[Picture]:
     """What the arms were tried at before the verdict, a picture per range."""
     found = tuning_runs(con, plan)
+    if found is None:
+        return []
     caption = "The tuning runs, which count in no other picture or number. Dots: seeds; ×: runs diverged."
     pictures = []
-    for key in [key for key, ordered in found.keys.items() if ordered] if found else ():
-        curves_of = [tuned_rates(found, arm, key) for arm in found.arms if arm in looks] if found else []
-        if any(point.losses for curve in curves_of for point in curve.points):
-            figure = rates_figure(curves_of, looks, key)
+    for key in (key for key, ordered in found.keys.items() if ordered):
+        grids = [tuned_rates(found, arm, key) for arm in found.arms if arm in looks]
+        if any(point.losses for grid in grids for point in grid.points):
+            figure = rates_figure(grids, looks, key)
             name = f"tuning_{key.replace('.', '_')}"
             pictures.append(Picture(name, f"Tuning: loss against {key}", caption, figure))
     return pictures

@@ -2,9 +2,9 @@
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from analysis import tuning
 from analysis.frames import query
@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
 Point = tuple[Any, ...]  # one value per key
+Value = TypeVar("Value")
 LR = "train.lr"
+NOT_TUNED = object()  # in a point: this key was tuned in the other sweep alone
 FEWEST = 5  # learning rates from which a curve can be told
 _RUNS = """
 SELECT p.tunes AS arm, p.params, p.seed, r.tokens, r.val_loss, coalesce(r.state, 'PLANNED') AS state,
@@ -43,7 +45,8 @@ class TuningRuns:
 
     def best(self, arm: str) -> dict[str, Any]:
         """The setting of the arm's best runs."""
-        return dict(zip(self.keys, tuning.best_rate(self.arms[arm]), strict=True))
+        point = zip(self.keys, tuning.best_rate(self.arms[arm]), strict=True)
+        return {key: value for key, value in point if value is not NOT_TUNED}
 
     def refusal(self, arm: str, base: str, configs: Mapping[str, Mapping[str, Any]]) -> Finding | None:
         """Why the tuning makes the arm incomparable with the baseline."""
@@ -57,8 +60,16 @@ class TuningRuns:
         best, config = self.best(arm), configs.get(arm, {})
         if other_than_best := {key: config.get(key) for key, value in best.items() if config.get(key) != value}:
             return tuning.unequal(f"{arm} is at {_words(other_than_best)}, its best was {_words(best)}")
-        found = (tuning.edge(arm, best[key], self.values(arm, key), _short(key)) for key, o in self.keys.items() if o)
+        ranges = [key for key in best if self.keys[key]]
+        found = (tuning.edge(arm, best[key], self.values(arm, key), _short(key)) for key in ranges)
         return next((finding for finding in found if finding), None)
+
+    def over(self, keys: Iterable[str]) -> dict[str, dict[Point, Arm]]:
+        """The arms with points over these keys, of which ours are some."""
+        return {
+            arm: {_over(keys, dict(zip(self.keys, point, strict=True))): one for point, one in points.items()}
+            for arm, points in self.arms.items()
+        }
 
     def values(self, arm: str, key: str) -> list[Any]:
         """What was tried of one key, each value once."""
@@ -114,8 +125,20 @@ def joined(tunings: Mapping[str, TuningRuns | None]) -> TuningRuns | None:
     if not known:
         return None
     keys = {key: ordered for one in known.values() for key, ordered in one.keys.items()}
-    arms = {f"{name}:{arm}": points for name, one in known.items() for arm, points in one.arms.items()}
-    return TuningRuns(keys, arms)
+    return TuningRuns(
+        keys,
+        _prefixed({name: one.over(keys) for name, one in known.items()}),
+        _prefixed({name: one.tokens for name, one in known.items()}),
+        _prefixed({name: one.initial for name, one in known.items()}),
+    )
+
+
+def _prefixed(of: Mapping[str, Mapping[str, Value]]) -> dict[str, Value]:
+    return {f"{name}:{arm}": value for name, arms in of.items() for arm, value in arms.items()}
+
+
+def _over(keys: Iterable[str], point: Mapping[str, Any]) -> Point:
+    return tuple(point.get(key, NOT_TUNED) for key in keys)
 
 
 def _rank(point: Point) -> list[float]:

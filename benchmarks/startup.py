@@ -126,10 +126,11 @@ def rows(rounds: int) -> None:
                 for step in range(number * ROWS[name], (number + 1) * ROWS[name]):
                     log(step)
                 seen.setdefault(name, []).append((time.perf_counter() - began) / ROWS[name])
-    ours = statistics.median(seen["lab"])
-    say_row = {name: statistics.median(values) for name, values in seen.items()}
-    for name, row in say_row.items():
-        print(f"a row at {name}: {row * 1e6:.1f} us, {row / ours:.0f} times ours (target {ROW_S * 1e6:.0f} us)")
+    medians = {name: statistics.median(values) for name, values in seen.items()}
+    for name, row in medians.items():
+        print(
+            f"a row at {name}: {row * 1e6:.1f} us, {row / medians['lab']:.0f} times ours (target {ROW_S * 1e6:.0f} us)"
+        )
 
 
 def no_ops(runs: int) -> None:

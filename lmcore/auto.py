@@ -18,7 +18,8 @@ from lmcore.config import AUTO, AttentionPath, Means, RunConfig, replace
 from lmcore.count import train_flops_per_token
 
 BF16_FLAGS = ("amx_bf16", "avx512_bf16")  # of x86: products of bf16 at twice to eight times the float32 rate
-# In bf16 on a CPU plain attention beats torch's kernel up to here; longer was not measured. In float32 the kernel wins.
+# In bf16 on a CPU plain attention beats torch's kernel up to here; longer was not measured. In float32 and on a
+# GPU the kernel wins.
 PLAIN_UP_TO = 1024  # tokens
 # Rough, on purpose: compiling must pay clearly. Rates are of the step that is not compiled.
 CPU_FLOPS_PER_S = {"float32": 4e10, "bf16": 5e10}  # per thread
@@ -130,10 +131,8 @@ def _compile(machine: Machine, configs: list[RunConfig]) -> tuple[bool, str]:
         train, cost = config.train, COMPILE_S + COMPILE_LAYER_S * config.model.n_layer
         seconds = train.steps * step_seconds(config, machine.gpu)
         if SAVED * seconds < cost:
-            return (
-                False,
-                f"{train.steps} steps of {seconds / train.steps:.2g} s do not pay for {cost:.0f} s of compiling",
-            )
+            steps = f"{train.steps} steps of {seconds / train.steps:.2g} s"
+            return False, f"{steps} do not pay for {cost:.0f} s of compiling"
     return True, "the steps pay for compiling"
 
 

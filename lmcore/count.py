@@ -12,10 +12,8 @@ from dataclasses import dataclass
 from lmcore.config import ModelConfig, RunConfig
 
 BACKWARD_OVER_FORWARD = 2
-QUERY_BLOCKS = (
-    64,
-    256,
-)  # fewest and most queries at once on the plain path: fewer skip more scores, products slow down
+# Fewest and most queries at once on the plain path: small blocks skip more scores, but their products are slower.
+QUERY_BLOCKS = (64, 256)
 TRAIN_OVER_FORWARD = 1 + BACKWARD_OVER_FORWARD
 
 

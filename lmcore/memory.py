@@ -9,11 +9,10 @@ Left out, because they are small: token ids, rotation tables, and what lives onl
 
 from typing import Literal
 
-from lmcore.config import ModelConfig
+from lmcore.config import AttentionPath, ModelConfig
 from lmcore.count import matrix_sizes, params, query_blocks
 
 Precision = Literal["float32", "bf16"]
-AttentionPath = Literal["fused", "plain"]
 Kernel = Literal["plain", "math", "flash"]
 WIDE = 4  # bytes of a float32
 ADAMW_MOMENTS = 2

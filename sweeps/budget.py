@@ -33,7 +33,7 @@ def plan_json(planned: Plan, options: Options, home: Home) -> dict[str, Any]:
     told = [stage.totals() | _time(estimate(stage, home, options.workers(stage))) for stage in stages]
     out["totals"] = told[0] | {key: sum(totals[key] for totals in told) for key in SUMMED}
     if len(stages) > 1:
-        names = [stage.to_json()["stage"] for stage in stages]
+        names = [stage.stage for stage in stages if isinstance(stage, tune.StagePlan)]
         out["stages"] = [{"stage": name, **totals} for name, totals in zip(names, told, strict=True)]
     return out
 

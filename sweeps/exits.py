@@ -1,3 +1,3 @@
-"""Exit codes of a worker's children, out of the way of those that a run which ends itself may use."""
+"""Exit codes of a worker and its children, out of the way of those that a run which ends itself may use."""
 
-ENDED, FAILED, NOT_CLAIMED, DISK_FULL, NO_ENVIRONMENT = 0, 1, 101, 102, 103  # DISK_FULL also of a worker
+ENDED, FAILED, NOT_CLAIMED, DISK_FULL, NO_ENVIRONMENT = 0, 1, 101, 102, 103

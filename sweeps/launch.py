@@ -6,6 +6,7 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -94,7 +95,7 @@ def launch(plan: Plan, home: Home, options: Options) -> Launched:
         return _launch(plan, home, options, code_hash)
 
 
-def held(folder: Path, what: str) -> Any:
+def held(folder: Path, what: str) -> AbstractContextManager[Path]:
     """A lock that a job of ours may hold as well; one that SLURM no longer knows is succeeded. Raises lock.Busy."""
     return exclusive(folder, LAUNCHER_WAIT_S, what, slurm.own_name(), slurm.is_gone)
 

@@ -45,7 +45,7 @@ class Advancer:
 
 def start(stage: StagePlan, home: Home, options: Options) -> Launched:
     """Launch a stage for a person, and a job that goes on after it unless one is waiting. Raises SweepError."""
-    folder = stage.folder(home).with_name(stage.root)
+    folder = stage.root_folder(home)
     with held(folder / ".advancing", "advance of this sweep"):
         launched = launch(stage, home, options)
         if (launched.job_ids or launched.busy) and not advances.others(folder):
@@ -99,7 +99,7 @@ def _look(stage: StagePlan, home: Home) -> tuple[slurm.Queue, list[RunState]]:
 def _follow(stage: StagePlan, home: Home, options: Options, launched: Launched, tries: int) -> None:
     """Submit the job that looks again when the jobs of this stage have ended. It takes what the workers take, so that a
     site that accepts them accepts it."""
-    folder = stage.folder(home).with_name(stage.root)
+    folder = stage.root_folder(home)
     live = [task.partition("_")[0] for task in slurm.queue(stage.folder(home)).live]
     after = sorted({*live, *launched.job_ids})
     states = stored.run_states(home, [run.run_id for run in stage.runs], slurm.Queue())

@@ -21,8 +21,6 @@ from sweeps.spec import Choices, Overrides, Range, Search, SweepError
 Prepare = Callable[[DataConfig], DataInfo]
 MOST_PROBES = 2048  # combinations tried on the config; of more than that, this many drawn
 FEW = 64  # whole numbers of a range that are all tried
-
-
 MANY_TRIALS = 1000  # share the machine: one thread each
 
 

@@ -11,7 +11,7 @@ import itertools
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -81,6 +81,10 @@ class StagePlan(Plan):
         """The id of the first plan, under which all stages belong together."""
         return self.first or self.plan_id
 
+    def root_folder(self, home: Home) -> Path:
+        """The folder of the first plan."""
+        return self.folder(home).with_name(self.root)
+
     def to_json(self) -> dict[str, Any]:
         """As of any plan, with its stage, the id of the first plan and how the arms are tuned."""
         return super().to_json() | {"stage": self.stage, "tuning": self.root, "tune": asdict(self.tuning)}
@@ -94,8 +98,6 @@ def first_stage(plan: Plan, tune: Tune, sweep: Sweep) -> StagePlan:
         space.check_part("tune", key, part)
         if key in plan.overrides or any(key in overrides for overrides in sweep.arms.values()):
             raise SweepError(f"tune: {key!r} is also set by an arm or --set: it cannot be tuned as well")
-        if isinstance(part, Range) and part.points < FEWEST_POINTS:
-            raise SweepError(f"tune: {key!r}: a range needs {FEWEST_POINTS} points, or none of them is inside")
         if key == "train.lr" and not isinstance(part, Range):
             raise SweepError("tune: 'train.lr' is a Range, so that a best rate at its end is seen")
     axes = tuple(_axis(key, part) for key, part in tune.space.items())
@@ -111,7 +113,7 @@ def first_stage(plan: Plan, tune: Tune, sweep: Sweep) -> StagePlan:
 def stages(first: StagePlan, home: Home) -> list[StagePlan]:
     """The plans of a tuned sweep so far; the last is the one to be at work on."""
     found = [first]
-    if _settled(first, home) and (wider := _widened(first, _edges(first, home, found))):
+    if _settled(first, home) and (wider := _widened(first, _edges(first, home))):
         found.append(wider)
     if all(_settled(plan, home) for plan in found):
         found.append(_verdict(first, home, found))
@@ -135,7 +137,8 @@ def read(home: Home, folder: Path) -> StagePlan:
     runs = tuple(_stored_run(row, specs[row["run_id"]]) for row in content["runs"])
     told = content["tune"]
     axes = tuple(Axis(**axis | {"values": tuple(axis["values"])}) for axis in told["axes"])
-    plain = Plan(**{name: content[name] for name in Plan.__dataclass_fields__ if name != "runs"}, runs=runs)
+    kept = {part.name: content[part.name] for part in fields(Plan) if part.name != "runs"}
+    plain = Plan(**kept, runs=runs)
     found = _stage(plain, "tune", Tuning(**told | {"axes": axes}), runs, None)
     if found.plan_id != content["plan_id"]:
         raise SweepError(f"{folder} was stored by another version of lab; `lab sweep` plans it anew")
@@ -143,7 +146,7 @@ def read(home: Home, folder: Path) -> StagePlan:
 
 
 def budget_line(plan: StagePlan) -> str:
-    """What a stage is, in words."""
+    """What a planned stage tries, in words."""
     arms, axes = _arms(plan.runs), plan.tuning.axes
     if plan.stage == "verdict":
         return f"verdict: the best of each arm on {plan.tuning.verdict_seeds} fresh seeds"
@@ -164,6 +167,8 @@ def _axis(key: str, part: Any) -> Axis:
     values = space.points(key, part)
     if not isinstance(part, Range):
         return Axis(key, tuple(values), False, False)
+    if len(values) < FEWEST_POINTS:  # of whole numbers there may be fewer than it asks for
+        raise SweepError(f"tune: {key!r}: a range needs {FEWEST_POINTS} points, or none of them is inside")
     return Axis(key, tuple(_rounded(value) for value in values), True, part.log)
 
 
@@ -253,16 +258,17 @@ def best(points: Mapping[Params, Sequence[float]]) -> Params:
 
     def rank(point: Params) -> tuple[bool, int, float]:
         finite = [loss for loss in points[point] if math.isfinite(loss)]
-        return not finite, len(points[point]) - len(finite), sum(finite) / max(1, len(finite))
+        # An exact sum: the order of the seeds must not decide between equal means, nor another point than the verdict.
+        return not finite, len(points[point]) - len(finite), math.fsum(finite) / max(1, len(finite))
 
     ordered = sorted(points, key=lambda point: [value if isinstance(value, int | float) else 0 for value in point])
     return min(ordered, key=rank)
 
 
-def _edges(first: StagePlan, home: Home, plans: Sequence[StagePlan]) -> dict[str, set[str]]:
+def _edges(first: StagePlan, home: Home) -> dict[str, set[str]]:
     """Ends of ranges at which the best of some arm lies: {key: {"low", "high"}}."""
     found: dict[str, set[str]] = {}
-    for points in _losses(plans, home).values():
+    for points in _losses([first], home).values():
         for axis, value in zip(first.tuning.axes, best(points), strict=True):
             for side, end in (("low", axis.values[0]), ("high", axis.values[-1])):
                 if axis.ordered and value == end:

@@ -69,6 +69,22 @@ def test_an_arm_that_was_not_tuned_beside_one_that_was() -> None:
     assert joined({"A": None, "B": None}) is None
 
 
+def test_sweeps_that_tuned_other_keys_are_not_equal_and_each_keeps_its_best() -> None:
+    rates = TuningRuns({"train.lr": True}, {"x": tried(4e-3)}, {"x": 5_000_000})
+    both_keys = {(wd, *point): arm for wd in (0.0, 0.1) for point, arm in tried(4e-3).items()}
+    more = TuningRuns({"train.weight_decay": False, "train.lr": True}, {"y": both_keys, "z": both_keys})
+    both = joined({"A": rates, "B": more})
+    assert both is not None
+    assert both.best("A:x") == {"train.lr": 4e-3}
+    assert both.best("B:y") == {"train.lr": 4e-3, "train.weight_decay": 0.0}
+    configs = {arm: {"train.lr": 4e-3, "train.weight_decay": 0.0} for arm in ("A:x", "B:y", "B:z")}
+    assert both.refusal("A:x", "A:x", configs) is None
+    assert both.refusal("B:z", "B:y", configs) is None
+    refused = both.refusal("B:y", "A:x", configs)
+    assert refused is not None and "B:y was tried at 10 settings in 20 runs, A:x at 5 in 10" in refused.reason
+    assert both.sentence("A:x") == "A:x is best at train.lr=0.004 of 5 settings (10 runs, 5 M tokens)"
+
+
 def test_switches_have_no_edge_and_numbers_are_named() -> None:
     arms = {
         arm: {(wd, clip): Arm("", {0: 2 + wd - clip}) for wd in (0.1, 0.2, 0.3) for clip in (0.0, 1.0)}

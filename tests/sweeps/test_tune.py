@@ -153,6 +153,7 @@ BAD = {
     "{}": "empty",
     "{'train.lrr': Range(1e-4, 1e-1)}": "did you mean 'train.lr'",
     "{'train.lr': Range(1e-4, 1e-1, points=2)}": "needs 3 points",
+    "{'train.warmup': Range(2, 3)}": "needs 3 points",
     "{'train.lr': Choices([1e-4, 1e-3])}": "is a Range",
     "{'seed': Range(0, 9)}": "share their seed",
     "{'model.ffn': Choices(['relu', 'gelu'])}": "also set by an arm",
@@ -198,3 +199,4 @@ def test_the_best_is_the_lowest_mean_of_those_that_lost_fewest() -> None:
     assert best({(1,): [2.0, 2.2], (2,): [1.0, nan], (3,): [2.1, 2.05]}) == (3,)
     assert best({(3,): [nan], (1,): [nan], (2,): [nan]}) == (1,), "as if too large: the grid is widened downwards"
     assert best({("b",): [1.0], ("a",): [1.0]}) == ("b",)
+    assert best({(1,): [0.1, 0.2, 0.3], (2,): [0.3, 0.2, 0.1]}) == (1,), "equal means, whatever the order of the seeds"
