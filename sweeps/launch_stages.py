@@ -14,6 +14,7 @@ from typing import Any
 from submitit.core.utils import DelayedSubmission
 
 from results.home import Home
+from results.lock import Busy
 from results.state import SETTLED, RunState, State
 from sweeps import advances, show, slurm, snapshot, stored, tune
 from sweeps.launch import Launched, Options, held, launch, own_command
@@ -55,12 +56,12 @@ def start(stage: StagePlan, home: Home, options: Options) -> Launched:
 
 def advance(home: Home, folder: Path, name: str) -> None:
     """One look of an advancing job called `name`; what it did, or why it stopped, is in its record."""
-    with held(folder / ".advancing", "advance of this sweep"):
-        try:
+    try:
+        with held(folder / ".advancing", "advance of this sweep"):
             said = _advance(tune.read(home, folder), home, advances.record(folder, name), name)
-        except (SweepError, SiteLimit) as error:
-            said = f"stopped: {error}"
-        advances.say(folder, name, said)
+            advances.say(folder, name, said)
+    except (SweepError, SiteLimit, Busy, OSError) as error:
+        advances.say(folder, name, f"stopped: {error}")
 
 
 def _advance(first: StagePlan, home: Home, record: Mapping[str, Any], name: str) -> str:

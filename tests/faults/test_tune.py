@@ -9,6 +9,7 @@ from results.files import write_json
 from results.home import Home
 from sweeps import advances, slurm, stored
 from sweeps.commands import SweepRequest, plan_sweep
+from sweeps.launch import held
 from sweeps.launch_stages import MOST_TRIES, _progress, advance
 from sweeps.tune import StagePlan
 from tests.fake_slurm import Cluster
@@ -113,3 +114,8 @@ def test_rounds_without_a_step_have_an_end(
         assert len(cluster.calls("sbatch")) == submitted
     newest = max(slurm.read_submissions(plan.folder(home), "advances"), key=lambda r: r.get("job_id", ""))
     assert newest["tries"] == 2
+    monkeypatch.setattr("sweeps.launch.LAUNCHER_WAIT_S", 0.1)
+    with held(plan.folder(home) / ".advancing", "call of a person"):
+        advance(home, plan.folder(home), "lab-1")
+    said = advances.record(plan.folder(home), "lab-1")["said"]
+    assert said.startswith("stopped: "), said  # never without a word
