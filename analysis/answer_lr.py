@@ -103,11 +103,13 @@ def answer_lr(
     curves = [_curve(dict(zip(keys, key, strict=True)), mine) for key, mine in _groups(rows.filter(good), keys)]
     found = _law(curves, findings)
     if at:
-        _check_asked(at, found)
+        _check_asked(at, found, [name for name in FEATURES if name in parts])
     return LrAnswer(curves, found, [*findings, *_findings(curves)], at)
 
 
-def _check_asked(at: Mapping[str, float], law: Law | None) -> None:
+def _check_asked(at: Mapping[str, float], law: Law | None, named: Sequence[str]) -> None:
+    if unnamed := [name for name in at if name not in named]:
+        raise TableError(f"--at {unnamed[0]}: say --{unnamed[0]} COLUMN as well, so that its sizes are told apart")
     if law is None:
         raise TableError("--at: there is no law to ask; it takes optima inside their grids at two sizes or more")
     if missing := law.exponents.keys() - at.keys():

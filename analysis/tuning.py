@@ -1,6 +1,6 @@
 """Learning rates tried per arm: the best of each, and whether the comparison of the best is fair."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -45,11 +45,14 @@ def unequal(what: str) -> Finding:
     return Finding("unequal_tuning", "error", f"unequal tuning budget: {what}", "tune every arm over the same grid")
 
 
-def edge(name: str, rate: float, grid: list[float], what: str = "LR") -> Finding | None:
-    """Whether the best rate, or `what` else was tuned, is the smallest or largest that was tried."""
+def edge(name: str, rate: float, grid: list[float], what: str = "LR", bounds: Sequence[str] = ()) -> Finding | None:
+    """Whether the best rate, or `what` else was tuned, is the smallest or largest that was tried; not at those of
+    `bounds` (low, high), past which nothing is possible."""
     if len(grid) < GRID or min(grid) < rate < max(grid):
         return None
     side = "largest" if rate == max(grid) else "smallest"
+    if {"largest": "high", "smallest": "low"}[side] in bounds:
+        return None
     return Finding(
         "lr_at_grid_edge",
         "error",

@@ -36,12 +36,14 @@ _HOW = "SELECT plan->'tune' AS tune FROM plans WHERE sweep = $sweep AND plan_id 
 
 @dataclass(frozen=True)
 class TuningRuns:
-    """`keys` that were tuned, each with whether its values are ordered; {arm: {point: evidence}}, points rising."""
+    """`keys` that were tuned, each with whether its values are ordered; {arm: {point: evidence}}, points rising;
+    `bounds`: the ends (low, high) of a key past which no arm can go."""
 
     keys: Mapping[str, bool]
     arms: Mapping[str, Mapping[Point, Arm]]
     tokens: Mapping[str, int] = field(default_factory=dict)  # of all tuning runs of the arm
     initial: Mapping[str, float] = field(default_factory=dict)  # validation loss of the untrained arm
+    bounds: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     def best(self, arm: str) -> dict[str, Any]:
         """The setting of the arm's best runs."""
@@ -61,7 +63,9 @@ class TuningRuns:
         if other_than_best := {key: config.get(key) for key, value in best.items() if config.get(key) != value}:
             return tuning.unequal(f"{arm} is at {_words(other_than_best)}, its best was {_words(best)}")
         ranges = [key for key in best if self.keys[key]]
-        found = (tuning.edge(arm, best[key], self.values(arm, key), _short(key)) for key in ranges)
+        found = (
+            tuning.edge(arm, best[key], self.values(arm, key), _short(key), self.bounds.get(key, ())) for key in ranges
+        )
         return next((finding for finding in found if finding), None)
 
     def over(self, keys: Iterable[str]) -> dict[str, dict[Point, Arm]]:
@@ -106,6 +110,7 @@ def tuning_runs(con: "DuckDBPyConnection", plan: Plan) -> TuningRuns | None:
         return None
     told = query(con, _HOW, plan)["tune"][0]
     axes = {axis["key"]: bool(axis["ordered"]) for axis in json.loads(told)["axes"]}
+    bounds = {axis["key"]: axis["bounds"] for axis in json.loads(told)["axes"]}
     arms: dict[str, dict[Point, list[dict[str, Any]]]] = {}
     rows = query(con, _RUNS, plan).to_dicts()
     for row in rows:
@@ -116,7 +121,7 @@ def tuning_runs(con: "DuckDBPyConnection", plan: Plan) -> TuningRuns | None:
     initial = {row["arm"]: row["initial"] for row in rows if row["initial"] is not None}
     tokens = {arm: sum(row["tokens"] or 0 for row in rows if row["arm"] == arm) for arm in arms}
     found = {arm: {point: _evidence(arm, some) for point, some in points.items()} for arm, points in arms.items()}
-    return TuningRuns(axes, found, tokens, initial)
+    return TuningRuns(axes, found, tokens, initial, bounds)
 
 
 def joined(tunings: Mapping[str, TuningRuns | None]) -> TuningRuns | None:
@@ -130,6 +135,7 @@ def joined(tunings: Mapping[str, TuningRuns | None]) -> TuningRuns | None:
         _prefixed({name: one.over(keys) for name, one in known.items()}),
         _prefixed({name: one.tokens for name, one in known.items()}),
         _prefixed({name: one.initial for name, one in known.items()}),
+        {key: ends for one in known.values() for key, ends in one.bounds.items()},
     )
 
 

@@ -38,6 +38,7 @@ def refusals(
         arm: [
             _mixed_code(arm, base, code),
             _mixed_data(arm, base, runs, configs),
+            _mixed_evaluation(arm, base, configs),
             _unmatched(arm, runs, MATCH_LIMIT if tolerance is None else tolerance),
             _budget(arm, base, runs, configs),
             tuned.refusal(arm, base, configs) if tuned else _rates(arm, base, runs, configs),
@@ -85,6 +86,14 @@ def _mixed_data(arm: str, base: str, runs: pl.DataFrame, configs: Mapping[str, C
         return None
     reason = f"mixed data: the runs of {_both(arm, base)} used {len(prints)} different data sets"
     return Finding("mixed_data", "error", reason, "run the arms that are compared on the same data")
+
+
+def _mixed_evaluation(arm: str, base: str, configs: Mapping[str, Config]) -> Finding | None:
+    counts = [configs.get(a, {}).get("train.eval_sequences") for a in (arm, base)]
+    if counts[0] == counts[1]:
+        return None
+    reason = f"mixed evaluation: {arm} ends on {counts[0]} validation sequences, {base} on {counts[1]}"
+    return Finding("mixed_evaluation", "error", reason, "evaluate all arms on the same sequences")
 
 
 def _both(arm: str, base: str) -> str:

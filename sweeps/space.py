@@ -3,13 +3,14 @@
 import math
 from typing import Any, get_args
 
-from lmcore.config import Config, ConfigError, RunConfig
+from lmcore.config import AUTO, Config, ConfigError, Means, RunConfig
 from lmcore.typed import field_type
 from sweeps.spec import Choices, Range, SweepError
 
 FORBIDDEN = {
     "seed": "trials share their seed, so that they can be compared",
     "data": "losses on other data or tokens cannot be compared",
+    "train.eval_sequences": "losses on other validation sequences cannot be compared",
 }
 
 
@@ -30,7 +31,7 @@ def check_part(what: str, key: str, part: Range | Choices) -> None:
         kind = field_type(RunConfig, key)
     except ConfigError as error:
         raise SweepError(f"{what}: {error}") from None
-    if why := FORBIDDEN.get(key.partition(".")[0]):
+    if why := FORBIDDEN.get(key) or FORBIDDEN.get(key.partition(".")[0]):
         raise SweepError(f"{what}: {key!r} cannot be varied: {why}")
     if isinstance(kind, type) and issubclass(kind, Config):
         raise SweepError(f"{what}: {key!r} is a group; name one of its keys")
@@ -47,6 +48,8 @@ def _check_choices(what: str, key: str, part: Choices) -> None:
     for i, value in enumerate(values):
         if value is not None and not isinstance(value, bool | int | float | str):
             raise SweepError(f"{what}: {key!r} may be None, a number or text, not {value!r}")
+        if value == AUTO and key.removeprefix("train.") in Means._fields:
+            raise SweepError(f"{what}: {key!r}: 'auto' is decided when a sweep is planned; name what it may become")
         if value in values[:i]:
             raise SweepError(f"{what}: {key!r} names {value!r} twice")
 

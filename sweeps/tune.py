@@ -31,16 +31,19 @@ Stage = Literal["tune", "widen", "verdict"]
 Params = tuple[Any, ...]  # one value per axis
 DIGITS = 6  # of a point between the ends of a range, so that it reads well
 FEWEST_POINTS = 3  # fewer have no inside
+BARELY = 1e-6  # of a range
 
 
 @dataclass(frozen=True)
 class Axis:
-    """The values of one key, in rising order if they are `ordered` (those of a range)."""
+    """The values of one key, in rising order if they are `ordered` (those of a range). `bounds`: its ends, low or high,
+    past which no arm can go, so that a best value there is inside."""
 
     key: str
     values: tuple[Any, ...]
     ordered: bool
     log: bool
+    bounds: tuple[str, ...] = ()
 
     def beyond(self, side: str) -> list[Any]:
         """As many values as half the axis has, past one end and as far apart as there."""
@@ -48,6 +51,12 @@ class Axis:
         steps = range(1, len(self.values) // 2 + 1)
         found = [end * (end / near) ** i if self.log else end + i * (end - near) for i in steps]
         return [round(value) if space.is_whole(self.key) else _rounded(value) for value in found]
+
+    def just_past(self, side: str) -> Any:
+        """A value hardly beyond one end."""
+        end = self.values[0] if side == "low" else self.values[-1]
+        step = 1 if space.is_whole(self.key) else BARELY * (self.values[-1] - self.values[0])
+        return end - step if side == "low" else end + step
 
 
 @dataclass(frozen=True)
@@ -100,7 +109,7 @@ def first_stage(plan: Plan, tune: Tune, sweep: Sweep) -> StagePlan:
             raise SweepError(f"tune: {key!r} is also set by an arm or --set: it cannot be tuned as well")
         if key == "train.lr" and not isinstance(part, Range):
             raise SweepError("tune: 'train.lr' is a Range, so that a best rate at its end is seen")
-    axes = tuple(_axis(key, part) for key, part in tune.space.items())
+    axes = tuple(_bounded(_axis(key, part), _arms(plan.runs)) for key, part in tune.space.items())
     seeds = len({run.config.seed for run in plan.runs})
     if seeds > TUNING_SEED:
         raise SweepError(f"a tuned sweep has at most {TUNING_SEED:,} seeds: those above are for tuning")
@@ -123,7 +132,7 @@ def stages(first: StagePlan, home: Home) -> list[StagePlan]:
 def imagined(first: StagePlan) -> Iterator[StagePlan]:
     """Plans that cost what the stages cost, the widened one at its largest; for the budget, nothing is known yet."""
     yield first
-    everywhere = {axis.key: {"low", "high"} for axis in first.tuning.axes if axis.ordered}
+    everywhere = {axis.key: {"low", "high"} - {*axis.bounds} for axis in first.tuning.axes if axis.ordered}
     if wider := _widened(first, everywhere):
         yield wider
     yield _stage(first, "verdict", first.tuning, _fresh(first, {}), first.plan_id, first.tuning.baseline)
@@ -136,7 +145,7 @@ def read(home: Home, folder: Path) -> StagePlan:
         raise SweepError(f"{folder} is not the first plan of a tuned sweep")
     runs = tuple(_stored_run(row, specs[row["run_id"]]) for row in content["runs"])
     told = content["tune"]
-    axes = tuple(Axis(**axis | {"values": tuple(axis["values"])}) for axis in told["axes"])
+    axes = tuple(Axis(**axis | {name: tuple(axis[name]) for name in ("values", "bounds")}) for axis in told["axes"])
     kept = {part.name: content[part.name] for part in fields(Plan) if part.name != "runs"}
     plain = Plan(**kept, runs=runs)
     found = _stage(plain, "tune", Tuning(**told | {"axes": axes}), runs, None)
@@ -170,6 +179,26 @@ def _axis(key: str, part: Any) -> Axis:
     if len(values) < FEWEST_POINTS:  # of whole numbers there may be fewer than it asks for
         raise SweepError(f"tune: {key!r}: a range needs {FEWEST_POINTS} points, or none of them is inside")
     return Axis(key, tuple(_rounded(value) for value in values), True, part.log)
+
+
+def _bounded(axis: Axis, arms: Mapping[str, PlannedRun]) -> Axis:
+    """The axis with its `bounds`. Raises SweepError for a range that does not end there and yet cannot be widened."""
+
+    def possible(value: Any, run: PlannedRun) -> bool:
+        try:
+            changed(run.config, {axis.key: value})
+        except ConfigError:
+            return False
+        return True
+
+    bounds = []
+    for side in ("low", "high") if axis.ordered else ():
+        if not any(possible(axis.just_past(side), run) for run in arms.values()):
+            bounds.append(side)
+        elif not any(all(possible(value, run) for run in arms.values()) for value in axis.beyond(side)):
+            why = f"cannot be widened at its {side} end, should the best value lie there"
+            raise SweepError(f"tune: {axis.key!r} {why}; use log=True, or another end")
+    return replace(axis, bounds=tuple(bounds))
 
 
 def _rounded(value: float) -> float:
@@ -271,7 +300,7 @@ def _edges(first: StagePlan, home: Home) -> dict[str, set[str]]:
     for points in _losses([first], home).values():
         for axis, value in zip(first.tuning.axes, best(points), strict=True):
             for side, end in (("low", axis.values[0]), ("high", axis.values[-1])):
-                if axis.ordered and value == end:
+                if axis.ordered and value == end and side not in axis.bounds:
                     found.setdefault(axis.key, set()).add(side)
     return found
 
@@ -279,7 +308,7 @@ def _edges(first: StagePlan, home: Home) -> dict[str, set[str]]:
 def _widened(first: StagePlan, sides: Mapping[str, set[str]]) -> StagePlan | None:
     """The points that are new when the grid grows at these ends, for all arms; None if there are none.
 
-    A point that the config refuses for one arm (warmup below 0) is left out for all.
+    A point that the config refuses for one arm (a warmup longer than its training) is left out for all.
     """
     axes = first.tuning.axes
     more = [[value for side in sorted(sides.get(axis.key, ())) for value in axis.beyond(side)] for axis in axes]

@@ -136,6 +136,9 @@ def test_other_tokenizers_and_other_evaluations() -> None:
     change = 'json_merge_patch(config, \'{"model": {"context": 64}}\')'
     found = notices([Arm("a"), Arm("b", ffn="gelu")], f"UPDATE runs SET config = {change} WHERE group_id = 'g-b'")
     assert "losses of different evaluation sets" in found["mixed_evaluation"]
+    change = change.replace('"model": {"context": 64}', '"train": {"eval_sequences": 2}')
+    found = notices([Arm("a"), Arm("b", ffn="gelu")], f"UPDATE runs SET config = {change} WHERE group_id = 'g-b'")
+    assert "b ends on 2 validation sequences" in found["mixed_evaluation"]
 
 
 def test_sizes_that_nobody_matched_are_a_note() -> None:

@@ -174,7 +174,7 @@ def test_the_law_says_a_rate_for_a_size_nobody_ran() -> None:
     assert found["lr"] == pytest.approx(0.3 / 2048, rel=0.15)
     with pytest.raises(TableError, match="no law"):
         answer_lr(sweep().filter(pl.col("width") == 64), columns, Rules(), initial="start", at={"width": 2048.0})
-    with pytest.raises(TableError, match="say width"):
+    with pytest.raises(TableError, match="say --d COLUMN"):
         answer_lr(sweep(), columns, Rules(), initial="start", at={"d": 1e9})
     assert sizes(["width=512", "d=1e9"]) == {"width": 512.0, "d": 1e9}
     for text in ("512", "width=", "width=-1", "depth=3", "width=nan"):

@@ -94,6 +94,9 @@ def test_switches_have_no_edge_and_numbers_are_named() -> None:
     tuned = TuningRuns({"train.weight_decay": True, "train.clip": False}, arms)
     refused = tuned.refusal("b", "a", {"a": config, "b": config})
     assert refused is not None and refused.reason.startswith("train.weight_decay at the edge of its grid")
+    for bounds, refused_there in ({"train.weight_decay": ["low"]}, False), ({"train.weight_decay": ["high"]}, True):
+        bounded = TuningRuns(tuned.keys, arms, bounds=bounds)
+        assert bool(bounded.refusal("b", "a", {"a": config, "b": config})) is refused_there
     free = TuningRuns({"train.weight_decay": False, "train.clip": False}, arms)
     assert free.refusal("b", "a", {"a": config, "b": config}) is None
 

@@ -161,6 +161,9 @@ BAD = {
     "{'model.n_layer': Choices([1, 2])}": "costs something else",
     "{'train.log_every': Choices([5, 10])}": "the same run",
     "{'train.warmup': Choices([2, 10**6])}": "cannot be",
+    "{'train.eval_sequences': Choices([1, 2])}": "other validation sequences",
+    "{'train.precision': Choices(['auto', 'float32'])}": "name what it may become",
+    "{'train.lr': Range(1e-3, 3e-2, points=3)}": "cannot be widened at its low end",
     "'train.lr'": "tune",
 }
 
@@ -182,6 +185,14 @@ def test_a_stored_first_plan_is_the_plan(tmp_path: Path, text_file: Path) -> Non
     assert [run.spec() for run in again.runs] == [run.spec() for run in plan.runs]
     with pytest.raises(SweepError, match="cannot be tuned as well"):
         planned(tmp_path, text_file, space, sets=["train.lr=1e-3"])
+
+
+def test_where_nothing_lies_beyond_there_is_no_edge(tmp_path: Path, text_file: Path) -> None:
+    space = "{'model.dropout': Range(0.0, 0.4, points=3), 'train.lr': Range(1e-4, 1e-2, log=True, points=3)}"
+    plan = planned(tmp_path, text_file, space)
+    assert {axis.key: axis.bounds for axis in plan.tuning.axes} == {"model.dropout": ("low",), "train.lr": ()}
+    whole = planned(tmp_path, text_file, "{'train.warmup': Range(0, 4, points=3)}")
+    assert whole.tuning.axes[0].bounds == ("low",)
 
 
 def test_a_scale_may_tune_or_not(tmp_path: Path, text_file: Path) -> None:
