@@ -1,10 +1,13 @@
 """All benchmarks, one after the other: `python -m benchmarks`."""
 
-from benchmarks import curves, many, record, search, step, telemetry
+from benchmarks import curves, fits, many, record, search, startup, step, telemetry, throughput
 
 if __name__ == "__main__":
     step.main(["--clock", "cpu", "--compare"])
     telemetry.main()
+    throughput.main()
+    startup.main()
+    fits.main()
     many.main()
     record.main()
     curves.main()
