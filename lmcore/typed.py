@@ -169,7 +169,16 @@ def parse(text: str, kind: type[Config]) -> tuple[str, Any]:
     try:
         return key, TypeAdapter(annotation).validate_python(value)
     except ValidationError as error:
-        raise ConfigError(f"{key}={value}: {explain(error)}") from None
+        raise ConfigError(f"{key}={value}: {_wanted(error)}") from None
+
+
+def _wanted(error: ValidationError) -> str:
+    """What one value should have been; a field of several types has a problem with each."""
+    begin, problems = "Input should be ", error.errors()
+    if not all(problem["msg"].startswith(begin) for problem in problems):
+        return explain(error)
+    types = dict.fromkeys(problem["msg"].removeprefix(begin) for problem in problems)
+    return f"{begin}{' or '.join(types)}, not {problems[0]['input']!r}"
 
 
 def _is_whole(text: str) -> bool:

@@ -122,6 +122,11 @@ def test_bad_assignments_say_what_is_wrong(text: str, words: str) -> None:
         parse_assignment(text)
 
 
+def test_one_line_names_all_that_a_value_may_be() -> None:
+    with pytest.raises(ConfigError, match="^train.attention=flash: .*'fused' or 'plain' or 'auto', not 'flash'$"):
+        parse_assignment("train.attention=flash")
+
+
 def test_identity_leaves_out_defaults_paths_and_logging() -> None:
     plain = RunConfig()
     assert plain.identity() == {}
