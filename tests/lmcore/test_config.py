@@ -123,7 +123,7 @@ def test_bad_assignments_say_what_is_wrong(text: str, words: str) -> None:
 
 
 def test_one_line_names_all_that_a_value_may_be() -> None:
-    with pytest.raises(ConfigError, match="^train.attention=flash: .*'fused' or 'plain' or 'auto', not 'flash'$"):
+    with pytest.raises(ConfigError, match=r"^train.attention=flash: .*'fused' or 'plain' or 'auto', not 'flash'$"):
         parse_assignment("train.attention=flash")
 
 
