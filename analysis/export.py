@@ -114,4 +114,5 @@ def to_wandb(con: "DuckDBPyConnection", runs: list[dict[str, Any]], out: Path, p
             there.log({name: value for name, value in values.items() if not math.isnan(value)}, step=step)
         there.finish()
         folders += out.glob(f"wandb/offline-run-*-{run['run_id']}")
+    wandb.teardown()  # its service writes the files, and is waited for
     return folders

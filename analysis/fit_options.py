@@ -53,7 +53,12 @@ def table_of(source: str, wanted: "Columns", home: Path | None) -> "tuple[pl.Dat
     from analysis.sources import is_file, load
     from results.console import home_at, ingested
 
-    return load(source, wanted, home_at(home) if is_file(source) else ingested(home))
+    if is_file(source):
+        return load(source, wanted, home_at(home))
+    try:
+        return load(source, wanted, ingested(home))
+    except FileNotFoundError as error:
+        raise FileNotFoundError(f"no file {source!r}, and no sweep: {error}") from None
 
 
 def ladder_of(source: str, wanted: "Columns", rules: "Rules", home: Path | None) -> "Ladder":

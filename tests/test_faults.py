@@ -298,7 +298,7 @@ def test_concurrent_runs_see_different_gpus(user: User, sweep_file: Path) -> Non
 def test_a_full_disk_is_named_and_freeing_space_continues(tmp_path: Path, sweep_file: Path) -> None:
     place = tmp_path / "small"
     place.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1300k", "lab", str(place)], check=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1600k", "lab", str(place)], check=True)
     try:
         (place / "ballast").write_bytes(bytes(500_000))
         user = User(place / "home")
