@@ -122,7 +122,7 @@ def test_failed_runs_make_the_job_fail(user: User, place: Path, sweep_file: Path
 
 
 def test_a_second_call_waits_for_the_jobs_of_the_first(user: User, sweep_file: Path) -> None:
-    command = ["sweep", str(sweep_file), *ON_SLURM]
+    command = ["sweep", str(sweep_file), "--scale", "medium", "--set", "train.steps=3000", *ON_SLURM]
     user.lab(*command, "--no-wait")
     assert "already at work" in user.lab(*command).stderr
     assert user.states("width") == ["DONE"] * 4
