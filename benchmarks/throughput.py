@@ -13,7 +13,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,6 @@ import torch.nn.functional as F
 
 from benchmarks.tokens import random_tokens
 from lmcore import optim
-from lmcore.checkpoint import Blobs
 from lmcore.config import RunConfig, replace
 from lmcore.data import TokenData
 from lmcore.model import LM
@@ -31,6 +29,7 @@ from lmcore.presets import PRESETS
 from lmcore.train import train
 from results import query
 from results.home import Home
+from results.record import Attempt
 from sweeps.attempt import RecordSink
 from sweeps.signals import StopFlag
 
@@ -68,32 +67,21 @@ class Bare:
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         optim.step(self.optimizers)
         optim.zero_grad(self.optimizers)
-        return float(loss)
+        return float(loss.detach())
 
 
-class Beside:
+class Beside(RecordSink):
     """A run's own sink that between two steps of the run makes and times one of the bare loop."""
 
-    def __init__(self, sink: RecordSink, bare: Bare) -> None:
-        self.sink, self.bare = sink, bare
+    def __init__(self, attempt: Attempt, bare: Bare) -> None:
+        super().__init__(attempt, StopFlag(), None)
+        self.bare = bare
         self.ours: list[float] = []
         self.theirs: list[float] = []
         self.began = time.perf_counter()
 
-    def train_row(self, row: Mapping[str, float | int]) -> None:
-        self.sink.train_row(row)
-
-    def eval_row(self, row: Mapping[str, float | int | str]) -> None:
-        self.sink.eval_row(row)
-
-    def telemetry_rows(self, rows: Sequence[Mapping[str, float | int | str]]) -> None:
-        self.sink.telemetry_rows(rows)
-
-    def save_checkpoint(self, step: int, blobs: Blobs) -> None:
-        self.sink.save_checkpoint(step, blobs)
-
     def stop_reason(self, step: int) -> str | None:
-        reason = self.sink.stop_reason(step)
+        reason = super().stop_reason(step)
         ended = time.perf_counter()
         self.ours.append(ended - self.began)
         self.bare.update()
@@ -112,9 +100,8 @@ def inside(steps: int = 300) -> tuple[float, float]:
         run.create({"run_id": config.run_id})
         attempt = run.claim({})
         assert attempt is not None
-        sink = RecordSink(attempt, StopFlag(), None)
-        sink.beat_on()
-        beside = Beside(sink, Bare(config, data))
+        beside = Beside(attempt, Bare(config, data))
+        beside.beat_on()
         train(config, data, beside)
         attempt.close()
     pairs = list(zip(beside.ours[5:], beside.theirs[5:], strict=True))  # the first steps warm up

@@ -1,8 +1,11 @@
 """A small text, so that planning takes milliseconds."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from tests.user import User
 
 SWEEP = """
 from lmcore.config import RunConfig, replace
@@ -41,3 +44,11 @@ def sweep_file(tmp_path: Path, text_file: Path) -> Path:
     path = tmp_path / "width.py"
     path.write_text(SWEEP % {"text": str(text_file), "steps": 400_000})
     return path
+
+
+@pytest.fixture
+def user(tmp_path: Path) -> Iterator[User]:
+    """Somebody whose workers end with the test."""
+    someone = User(tmp_path / "home")
+    yield someone
+    someone.kill_workers()

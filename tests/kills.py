@@ -7,11 +7,9 @@ import subprocess
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
-from pathlib import Path
 
-from tests.user import LAB, User
+from tests.user import CLASHES, LAB, User
 
-CLASHES = "SELECT run_id, step, count(*) AS n FROM train GROUP BY ALL HAVING n <> 1"
 TABLES = ("runs", "attempts", "train", "evals", "telemetry", "plan_runs")
 
 Kill = Callable[[], bool]  # whether there was somebody to kill
@@ -71,7 +69,7 @@ def _end(process: subprocess.Popen[bytes]) -> bool:
 
 def _strike(user: User, dice: random.Random, children: bool) -> bool:
     pids = user.worker_pids()
-    trainers = [pid for pid in pids if _parent(pid) in pids]
+    trainers = user.trainers()
     if not trainers and dice.random() < 0.7:
         return False  # mostly not while it only starts up, or none would ever come to train
     wanted = trainers if children else [pid for pid in pids if pid not in trainers]
@@ -80,13 +78,6 @@ def _strike(user: User, dice: random.Random, children: bool) -> bool:
     except (IndexError, ProcessLookupError):
         return False
     return True
-
-
-def _parent(pid: int) -> int:
-    try:
-        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-    except OSError:
-        return 0
 
 
 def assert_nothing_lost(user: User, calm: User, sweep: str, rows_per_run: int) -> None:

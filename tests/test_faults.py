@@ -6,21 +6,11 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.user import User, wait_until
-
-NO_CLASH = "SELECT run_id, step, count(*) AS n FROM train GROUP BY ALL HAVING n <> 1"
-
-
-@pytest.fixture
-def user(tmp_path: Path) -> Iterator[User]:
-    someone = User(tmp_path / "home")
-    yield someone
-    someone.kill_workers()
+from tests.user import CLASHES, User, wait_until
 
 
 @pytest.fixture(scope="session")
@@ -38,7 +28,7 @@ def reference(undisturbed: Path, sweep_file: Path) -> User:
 def assert_same_as_undisturbed(user: User, undisturbed: Path, sweep_file: Path) -> None:
     wanted = reference(undisturbed, sweep_file)
     assert user.states("width") == ["DONE"] * 4
-    assert user.json("sql", NO_CLASH) == []
+    assert user.json("sql", CLASHES) == []
     assert user.weights() == wanted.weights()
     assert user.curves() == wanted.curves()
 
@@ -243,15 +233,11 @@ def test_failures_are_named_and_only_retry_failed_starts_them_again(
 def test_a_killed_child_is_taken_up_again_by_its_worker(user: User, undisturbed: Path, sweep_file: Path) -> None:
     launcher = user.start("sweep", str(sweep_file), "--scale", "medium", "--yes", "-j", "1")
     wait_until(user.checkpoints, "a checkpoint")
-    child = next(pid for pid in user.worker_pids() if _parent(pid) in user.worker_pids())
+    child = user.trainers()[0]
     os.kill(child, signal.SIGKILL)
     assert launcher.wait(timeout=240) == 0
     assert max(user.attempts().values()) == 2
     assert_same_as_undisturbed(user, undisturbed, sweep_file)
-
-
-def _parent(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
 def test_a_run_that_dies_without_progress_is_given_up_until_somebody_calls_again(user: User, sweep_file: Path) -> None:
@@ -260,7 +246,7 @@ def test_a_run_that_dies_without_progress_is_given_up_until_somebody_calls_again
         found = f"runs/*/attempts/{attempt:04d}/start.json"
         wait_until(lambda: list(user.home.glob(found)), "an attempt", 60)  # noqa: B023
         run = next(user.home.glob(found)).parents[2].name
-        child = next(pid for pid in user.worker_pids() if _parent(pid) in user.worker_pids())
+        child = user.trainers()[0]
         if user.json("show", run)["checkpoints"]:
             pytest.skip("it was quick enough to save a checkpoint")
         os.kill(child, signal.SIGKILL)

@@ -2,26 +2,13 @@
 
 import os
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.user import User, wait_until
+from tests.user import CLASHES, User, parent, wait_until
 
-NO_CLASH = "SELECT run_id, step, count(*) AS n FROM train GROUP BY ALL HAVING n <> 1"
 TWO = ("--set", "train.processes=2")
-
-
-@pytest.fixture
-def user(tmp_path: Path) -> Iterator[User]:
-    someone = User(tmp_path / "home")
-    yield someone
-    someone.kill_workers()
-
-
-def parent(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
 @pytest.mark.slow
@@ -29,7 +16,7 @@ def test_eight_runs_of_two_processes_at_once(user: User, sweep_file: Path) -> No
     user.lab("sweep", str(sweep_file), *TWO, "--seeds", "4", "--yes", "-j", "8")
     assert user.states("width") == ["DONE"] * 8
     assert set(user.attempts().values()) == {1}
-    assert user.json("sql", NO_CLASH) == []
+    assert user.json("sql", CLASHES) == []
     steps = user.json("sql", "SELECT count(*) AS n FROM train")
     assert steps == [{"n": 8 * 30}]
 
@@ -46,7 +33,7 @@ def test_a_killed_rank_is_a_lost_run_that_goes_on_from_its_checkpoint(user: User
     user.lab(*command)
     assert user.states("width") == ["DONE"] * 2
     assert max(user.attempts().values()) == 2
-    assert user.json("sql", NO_CLASH) == []
+    assert user.json("sql", CLASHES) == []
 
 
 def test_ctrl_c_stops_all_ranks_at_one_step(user: User, sweep_file: Path) -> None:

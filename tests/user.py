@@ -13,6 +13,7 @@ from typing import Any
 
 WORKER = re.compile(r"sweeps\.worker|submitit\.core\._submit")
 LAB = [sys.executable, "-m", "cli"]
+CLASHES = "SELECT run_id, step, count(*) AS n FROM train GROUP BY ALL HAVING n <> 1"
 
 
 def _hear_the_terminal_close() -> None:
@@ -90,6 +91,11 @@ class User:
                 found.append(int(entry.name))
         return found
 
+    def trainers(self) -> list[int]:
+        """Those that a worker started: they train."""
+        pids = self.worker_pids()
+        return [pid for pid in pids if parent(pid) in pids]
+
     def kill_workers(self) -> int:
         """kill -9 everything at work; returns how many processes that were."""
         pids = self.worker_pids()
@@ -102,6 +108,19 @@ class User:
 
     def checkpoints(self) -> int:
         return len(list(self.home.glob("runs/*/checkpoints/step_*/manifest.json")))
+
+    def newest_step(self) -> int:
+        """Of all whole checkpoints; 0 without one."""
+        found = self.home.glob("runs/*/checkpoints/step_*/manifest.json")
+        return max((int(path.parent.name.partition("_")[2]) for path in found), default=0)
+
+
+def parent(pid: int) -> int:
+    """The process that started this one; 0 if it has ended."""
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    except OSError:
+        return 0
 
 
 def wait_until(true: Callable[[], object], what: str, timeout: float = 120, every: float = 0.02) -> None:

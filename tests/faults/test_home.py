@@ -12,12 +12,11 @@ from pathlib import Path
 import pytest
 
 from tests.faults.conftest import MakeSweep
-from tests.user import LAB, User, wait_until
+from tests.user import CLASHES, LAB, User, wait_until
 
 pytestmark = pytest.mark.slow
 
 KILLS = int(os.environ.get("LAB_SAVE_KILLS", "12"))
-NO_CLASH = "SELECT run_id, step, count(*) AS n FROM train GROUP BY ALL HAVING n <> 1"
 READERS = (
     ["runs"],
     ["sql", "SELECT 1"],
@@ -133,12 +132,12 @@ def test_kill_9_while_it_saves_again_and_again(user: User, make_sweep: MakeSweep
     for attempt in range(1, KILLS + 1):
         start = f"runs/*/attempts/{attempt:04d}/start.json"
         wait_until(lambda: list(user.home.glob(start)), f"attempt {attempt}", 120)  # noqa: B023
-        before = newest_step(user)
-        wait_until(lambda: newest_step(user) > before + 1, "new checkpoints", 60, every=0.002)  # noqa: B023
+        before = user.newest_step()
+        wait_until(lambda: user.newest_step() > before + 1, "new checkpoints", 60, every=0.002)  # noqa: B023
         time.sleep(dice.uniform(0, 0.02))
-        child = next(pid for pid in user.worker_pids() if parent(pid) in user.worker_pids())
+        child = user.trainers()[0]
         os.kill(child, signal.SIGKILL)
-        resumed.append(newest_step(user))
+        resumed.append(user.newest_step())
     last = f"runs/*/attempts/{KILLS + 1:04d}/start.json"
     wait_until(lambda: list(user.home.glob(last)), "the last attempt", 120)
     user.lab("cancel", "tiny")
@@ -152,20 +151,8 @@ def assert_resumed_each_time(user: User, reached: list[int]) -> None:
     assert [row["attempt"] for row in rows] == [*range(1, KILLS + 2)]
     assert [row["reason"] for row in rows] == [None] * KILLS + ["cancelled"], "an attempt died of what it loaded"
     assert all(row["resume_step"] >= before for row, before in zip(rows, reached, strict=True))
-    assert user.json("sql", NO_CLASH) == []
+    assert user.json("sql", CLASHES) == []
     log = "".join(path.read_text() for path in user.home.glob("runs/*/attempts/*/log.txt"))
     assert "damaged" not in log, "a checkpoint under its real name is whole"
     assert not list(user.home.glob("runs/*/checkpoints/.*"))
     print(f"{KILLS} kills, steps {[row['resume_step'] for row in rows]}")
-
-
-def newest_step(user: User) -> int:
-    found = user.home.glob("runs/*/checkpoints/step_*/manifest.json")
-    return max((int(path.parent.name.partition("_")[2]) for path in found), default=0)
-
-
-def parent(pid: int) -> int:
-    try:
-        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-    except OSError:
-        return 0

@@ -14,11 +14,10 @@ from pathlib import Path
 import pytest
 
 from tests.faults.conftest import MakeSweep
-from tests.user import User, wait_until
+from tests.user import CLASHES, User, wait_until
 
 pytestmark = pytest.mark.slow
 
-CLASHES = "SELECT run_id, step, count(*) AS n FROM train GROUP BY ALL HAVING n <> 1"
 ROOT = Path(__file__).parents[2]
 
 

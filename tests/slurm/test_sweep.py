@@ -10,11 +10,10 @@ from pathlib import Path
 import pytest
 
 from tests.slurm import cluster
-from tests.user import User, wait_until
+from tests.user import CLASHES, User, wait_until
 
 pytestmark = pytest.mark.slurm
 
-NO_CLASH = "SELECT run_id, step, count(*) AS n FROM train GROUP BY ALL HAVING n <> 1"
 ON_SLURM = ["--cluster", "slurm", "--yes", "-j", "2"]
 
 
@@ -51,7 +50,7 @@ def test_preemption_saves_requeues_and_ends_as_if_undisturbed(user: User, place:
     wait_until(lambda: list(user.home.glob("runs/*/attempts/0001/exit.json")), "the worker to save and leave", 25)
     subprocess.run(["scancel", urgent], check=True)
     wait_until(lambda: user.states("width") == ["DONE"] * 4, "the requeued jobs to finish", 120)
-    assert user.json("sql", NO_CLASH) == []
+    assert user.json("sql", CLASHES) == []
     assert user.weights() == local.weights()
     assert max(user.attempts().values()) >= 2
     exits = {row["reason"] for row in user.json("sql", "SELECT reason FROM attempts")}
@@ -86,7 +85,7 @@ def test_killed_without_a_signal_the_requeued_job_resumes(user: User, place: Pat
     subprocess.run(["scontrol", "requeue", job], check=True)
     wait_until(lambda: user.states("width") == ["DONE"] * 2, "the requeued job to finish", 120)
     assert user.weights() == local.weights()
-    assert user.json("sql", NO_CLASH) == []
+    assert user.json("sql", CLASHES) == []
 
 
 def test_queued_jobs_run_the_code_they_were_submitted_with(user: User, place: Path, sweep_file: Path) -> None:

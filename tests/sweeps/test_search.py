@@ -6,7 +6,6 @@ import random
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +17,6 @@ from tests.sweeps.searches import write
 from tests.user import User, wait_until
 
 RUNNING = "SELECT count(*) AS n FROM trials WHERE state = 'RUNNING'"
-
-
-@pytest.fixture
-def user(tmp_path: Path) -> Iterator[User]:
-    someone = User(tmp_path / "home")
-    yield someone
-    someone.kill_workers()
 
 
 def search(user: User, path: Path, trials: int, *more: str, code: int | None = 0) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -18,13 +18,6 @@ from tests.sweeps.searches import write
 from tests.user import User, wait_until
 
 BUDGET = 2700
-
-
-@pytest.fixture
-def user(tmp_path: Path) -> Iterator[User]:
-    someone = User(tmp_path / "home")
-    yield someone
-    someone.kill_workers()
 
 
 def curve(number: int, losses: Mapping[int, float], live: bool = True, diverged: bool = False) -> Curve:

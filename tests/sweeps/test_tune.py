@@ -4,7 +4,6 @@ import json
 import math
 import os
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +20,6 @@ TUNED = """
 SELECT q.stage, p.tunes AS arm, p.params, p.seed, r.state, r.val_loss, p.run_id, r.config->'train'->>'lr' AS lr
 FROM plan_runs p JOIN plans q USING (sweep, plan_id) JOIN runs r USING (run_id) ORDER BY q.stage, p.ord
 """
-
-
-@pytest.fixture
-def user(tmp_path: Path) -> Iterator[User]:
-    someone = User(tmp_path / "home")
-    yield someone
-    someone.kill_workers()
 
 
 def check_is_sound(user: User) -> list[str]:
