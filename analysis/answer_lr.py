@@ -45,6 +45,20 @@ class Curve:
 
 
 @dataclass(frozen=True)
+class Check:
+    """What runs at a size that the law has not seen say of its rate: their own optimum with its interval, the lowest
+    mean loss of a tested rate, and the loss at the law's rate, straight in log LR between the tested ones beside it
+    (None outside of them)."""
+
+    lr: float | None
+    low: float | None
+    high: float | None
+    best_tested: float
+    lowest: float
+    at_predicted: float | None
+
+
+@dataclass(frozen=True)
 class LrAnswer:
     """Curves of all configurations, the law if sizes vary, findings."""
 
@@ -53,6 +67,8 @@ class LrAnswer:
     findings: list[Finding]
     asked: Mapping[str, float] | None = None
     """Sizes for which the law is to say a learning rate."""
+    there: Curve | None = None
+    """Runs of that size, which the law has not seen."""
 
     @property
     def predicted(self) -> dict[str, Any] | None:
@@ -60,7 +76,9 @@ class LrAnswer:
         if not (self.asked and self.law):
             return None
         low, high = self.law.interval_at(self.asked) or (None, None)
-        return {"at": dict(self.asked), "lr": self.law.at(self.asked), "low": low, "high": high}
+        lr = self.law.at(self.asked)
+        found = {"at": dict(self.asked), "lr": lr, "low": low, "high": high}
+        return found | ({"check": asdict(check(self.there, lr))} if self.there else {})
 
     def record(self) -> dict[str, Any]:
         """For --json: with one configuration its optimum is at the top as well."""
@@ -105,6 +123,28 @@ def answer_lr(
     if at:
         _check_asked(at, found, [name for name in FEATURES if name in parts])
     return LrAnswer(curves, found, [*findings, *_findings(curves)], at)
+
+
+def check(there: Curve, predicted: float) -> Check:
+    """How good the rate `predicted` is for the runs of `there`. Raises TableError where none of them is stable."""
+    means = there.rows.group_by("lr").agg(pl.col("loss").mean()).filter(pl.col("loss").is_finite()).sort("lr")
+    if means.is_empty():
+        raise TableError("--check: no run there ended with a finite loss")
+    lrs, losses = means["lr"].to_numpy(), means["loss"].to_numpy()
+    inside = lrs[0] <= predicted <= lrs[-1]
+    at = float(np.interp(np.log(predicted), np.log(lrs), losses)) if inside else None
+    lowest = int(np.argmin(losses))
+    lr, low, high = (there.best.lr, there.best.low, there.best.high) if there.best else (None, None, None)
+    return Check(lr, low, high, float(lrs[lowest]), float(losses[lowest]), at)
+
+
+def of_size(answer: LrAnswer, at: Mapping[str, float]) -> Curve:
+    """The one configuration of `answer` that has the sizes `at`. Raises TableError without one, or with several."""
+    found = [c for c in answer.curves if all(np.isclose(c.features.get(k, np.nan), v) for k, v in at.items())]
+    if len(found) != 1:
+        sizes = ", ".join(f"{name} {value:g}" for name, value in at.items())
+        raise TableError(f"--check: {len(found) or 'no'} configurations there have {sizes}; it takes one (see --where)")
+    return found[0]
 
 
 def _check_asked(at: Mapping[str, float], law: Law | None, named: Sequence[str]) -> None:

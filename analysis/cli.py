@@ -128,6 +128,7 @@ def write(name: str, home: "Home", quiet: bool, out: Path | None = None, kind: "
     import results
     from analysis.answer import headline
     from analysis.report import write_report
+    from analysis.sections import folder_of, kept
     from analysis.select import resolve_plan
     from analysis.table import summary, terminal_table
     from results.ingest import ingest as ingest_files
@@ -139,7 +140,8 @@ def write(name: str, home: "Home", quiet: bool, out: Path | None = None, kind: "
             rows = summary(con, plan)
             stdout().print(terminal_table(rows))
             print(f"verdict: {headline(rows)}")
-        files = write_report(con, plan, out or home.reports / plan.sweep / (plan.scale or ""), kind)
+        folder = folder_of(home, plan)
+        files = write_report(con, plan, out or folder, kind, kept(folder, plan.plan_id))
     if not quiet:
         print(f"report: {files.page}")
     return files

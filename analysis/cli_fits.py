@@ -1,12 +1,21 @@
 """The commands on tables of scaling runs: fit, isoflop, multiverse, lr, lint."""
 
 import math
-from typing import Annotated, Any
+import shlex
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from analysis import fit_options as opt
-from results.console import HomeOption, JsonFlag, print_json, stdout
+from results.console import HomeOption, JsonFlag, home_at, print_json, stdout
+
+if TYPE_CHECKING:
+    from analysis.answer_lr import LrAnswer
+    from analysis.pictures import Picture
+    from analysis.told import Block
 
 app = typer.Typer()
 
@@ -42,12 +51,13 @@ def fit(
     resamples: Annotated[int | None, typer.Option(min=0, help="Of the bootstrap [1000; 200 for ndu].")] = None,
     embeddings: opt.Embeddings = None,
     plots: opt.Plots = None,
+    section: opt.SectionTitle = None,
     as_json: JsonFlag = False,
     home: HomeOption = None,
 ) -> None:
     """Fit L(N, D) = E + A/N^alpha + B/D^beta (or L(C), L(N, D, U)) to a table of runs, and say how far to trust it."""
     from analysis.answer_fit import Question, answer, make_spec
-    from analysis.print_fit import print_answer
+    from analysis.told_fit import fit_blocks
 
     wanted = opt.columns(
         n=n, d=d, flops=flops, loss=loss, unique=unique, run=run, seed=seed,
@@ -56,12 +66,13 @@ def fit(
     rows = opt.ladder_of(source, wanted, opt.rules(where, drop_highest, unique_rows, final, per_pair), home)
     spec = make_spec(rows, form, tie, fix or (), joint, delta)
     found = answer(rows, spec, Question(tuple(budget or ()), resamples, 0, opt.counts_embeddings(embeddings)))
-    images = []
-    if plots:
+
+    def draw() -> "list[Picture]":
         from analysis.fit_figures import fit_pictures
 
-        images = [path for picture in fit_pictures(found) for path in picture.save(plots)]
-    _say(found.record(), images, as_json, lambda: print_answer(stdout(), found))
+        return fit_pictures(found)
+
+    _say(opt.Asked(source, home, plots, section, as_json), found.record(), fit_blocks(found), draw)
 
 
 @app.command()
@@ -87,25 +98,28 @@ def isoflop(
     ] = None,
     embeddings: opt.Embeddings = None,
     plots: opt.Plots = None,
+    section: opt.SectionTitle = None,
     as_json: JsonFlag = False,
     home: HomeOption = None,
 ) -> None:
     """The best N at each budget by parabola, Akima spline and surface, their exponents, and the bias of parabolas."""
     from analysis.answer_isoflop import isoflop as answer
-    from analysis.print_study import print_isoflop
+    from analysis.told_study import isoflop_blocks
 
     wanted = opt.columns(
         n=n, d=d, flops=flops, loss=loss, run=run, sd=sd, n_unit=n_unit, d_unit=d_unit, flops_unit=flops_unit
     )
     rows = opt.ladder_of(source, wanted, opt.rules(where, drop_highest, unique_rows, final, per_pair), home)
     groups = answer(rows, group or (), budget or (), opt.counts_embeddings(embeddings))
-    images = []
-    if plots:
+    records = [found.record() for found in groups]
+
+    def draw() -> "list[Picture]":
         from analysis.lr_figures import isoflop_pictures
 
-        images = [path for picture in isoflop_pictures(groups) for path in picture.save(plots)]
-    records = [found.record() for found in groups]
-    _say(records[0] if not group else {"groups": records}, images, as_json, lambda: print_isoflop(stdout(), groups))
+        return isoflop_pictures(groups)
+
+    asked = opt.Asked(source, home, plots, section, as_json)
+    _say(asked, records[0] if not group else {"groups": records}, isoflop_blocks(groups), draw)
 
 
 @app.command()
@@ -130,13 +144,14 @@ def multiverse(
     ] = None,
     resamples: Annotated[int, typer.Option(min=0, help="Bootstrap resamples of each fit.")] = 40,
     plots: opt.Plots = None,
+    section: opt.SectionTitle = None,
     as_json: JsonFlag = False,
     home: HomeOption = None,
 ) -> None:
     """The same fit under every defensible choice, as a specification curve."""
     from analysis.multiverse import Choices, multiverse_record
     from analysis.multiverse import multiverse as study
-    from analysis.print_study import print_multiverse
+    from analysis.told_study import multiverse_blocks
 
     wanted = opt.columns(
         n=n, d=d, flops=flops, loss=loss, run=run, lr=lr, n_unit=n_unit, d_unit=d_unit, flops_unit=flops_unit
@@ -145,13 +160,15 @@ def multiverse(
     choices = Choices(tuple(n_alt or ()), final=True, tokens_from_flops=True, best_lr=True)
     rules = opt.rules(where, drop_highest, unique_rows, False, per_pair)
     axes, found, target = study(frame, meant, rules, choices, budget, resamples)
-    images = []
-    if plots:
+    record = multiverse_record(axes, found, target)
+
+    def draw() -> "list[Picture]":
         from analysis.lr_figures import multiverse_picture
 
-        images = [path for name in ("a", "E") for path in multiverse_picture(axes, found, name).save(plots)]
-    record = multiverse_record(axes, found, target)
-    _say(record, images, as_json, lambda: print_multiverse(stdout(), record["quantities"], found, target))
+        return [multiverse_picture(axes, found, name) for name in ("a", "E")]
+
+    asked = opt.Asked(source, home, plots, section, as_json)
+    _say(asked, record, multiverse_blocks(record["quantities"], found, target), draw)
 
 
 @app.command()
@@ -165,28 +182,45 @@ def lr(
     group: opt.Group = None,
     initial_loss: Annotated[str | None, typer.Option(help="Loss at initialisation: a number or a column.")] = None,
     at: Annotated[list[str] | None, typer.Option(help="A size to ask the law about, such as width=512.")] = None,
+    check: Annotated[
+        str | None, typer.Option(metavar="TABLE|NAME", help="Runs of the size of --at, which the law has not seen.")
+    ] = None,
     seed: opt.SeedColumn = None,
     where: opt.Where = None,
     plots: opt.Plots = None,
+    section: opt.SectionTitle = None,
     as_json: JsonFlag = False,
     home: HomeOption = None,
 ) -> None:
     """The best learning rate with its interval, the LR sensitivity, and the law of the best LR over width, N and D."""
-    from analysis.answer_lr import answer_lr
+    from dataclasses import replace
+
+    from analysis.answer_lr import answer_lr, of_size
     from analysis.ladder import Rules
-    from analysis.print_study import print_lr
+    from analysis.tables import TableError
+    from analysis.told_study import lr_blocks
 
     wanted = opt.columns(lr=lr, loss=loss, n=n, d=d, width=width, seed=seed)
-    frame, meant = opt.table_of(source, wanted, home)
-    # A sweep knows its widths and its loss at initialisation.
-    start = initial_loss or ("initial_loss" if "initial_loss" in frame.columns and meant is not wanted else None)
-    found = answer_lr(frame, meant, Rules(where=where), group or (), start, opt.sizes(at or []))
-    images = []
-    if plots:
+
+    def answer_of(what: str, sizes: dict[str, float]) -> "LrAnswer":
+        frame, meant = opt.table_of(what, wanted, home)
+        # A sweep knows its widths and its loss at initialisation.
+        start = initial_loss or ("initial_loss" if "initial_loss" in frame.columns and meant is not wanted else None)
+        return answer_lr(frame, meant, Rules(where=where), group or (), start, sizes)
+
+    sizes = opt.sizes(at or [])
+    if check and not sizes:
+        raise TableError("--check: say --at as well, the size of those runs")
+    found = answer_of(source, sizes)
+    if check:
+        found = replace(found, there=of_size(answer_of(check, {}), sizes))
+
+    def draw() -> "list[Picture]":
         from analysis.lr_figures import lr_pictures
 
-        images = [path for picture in lr_pictures(found) for path in picture.save(plots)]
-    _say(found.record(), images, as_json, lambda: print_lr(stdout(), found))
+        return lr_pictures(found)
+
+    _say(opt.Asked(source, home, plots, section, as_json), found.record(), lr_blocks(found), draw)
 
 
 @app.command()
@@ -210,24 +244,54 @@ def lint(
 
     from analysis import answer_lint
     from analysis.ladder import Rules
-    from analysis.print_fit import print_findings
+    from analysis.told import show
 
     wanted = opt.columns(n=n, d=d, flops=flops, loss=loss, unique=unique, run=run, seed=seed)
     found = answer_lint.lint(source, wanted, Rules(where=where), budget, opt.counts_embeddings(embeddings), home)
     if as_json:
         print_json({"warnings": [asdict(finding) for finding in found]})
     else:
-        print_findings(stdout(), found)
+        show(stdout(), found)
 
 
-def _say(record: dict[str, Any], images: list[Any], as_json: bool, show: Any) -> None:
-    """The record as JSON, or the tables of `show` and the files written."""
-    if as_json:
-        print_json(_finite(record | ({"images": [str(path) for path in images]} if images else {})))
+def _say(
+    asked: opt.Asked, record: dict[str, Any], blocks: "Iterable[Block]", draw: "Callable[[], list[Picture]]"
+) -> None:
+    """The record as JSON, or its tables; and, where asked for, the pictures and the section of a report."""
+    from analysis.told import show
+
+    told, files = list(blocks), {}
+    pictures = draw() if asked.plots or asked.section else []
+    if asked.plots:
+        files["images"] = [str(path) for picture in pictures for path in picture.save(asked.plots)]
+    if asked.section:
+        files |= _add_section(asked, told, pictures)
+    if asked.as_json:
+        print_json(_finite(record | files))
         return
-    show()
-    for path in images:
+    show(stdout(), told)
+    for path in [*files.get("images", []), *files.get("report", [])]:
         print(path)
+
+
+def _add_section(asked: opt.Asked, blocks: "list[Block]", pictures: "list[Picture]") -> dict[str, list[str]]:
+    """To the report of the sweep, or to the page of the table, which is written anew."""
+    import results
+    from analysis.report import write_report, write_sections
+    from analysis.sections import folder_of, keep, kept, slug
+    from analysis.select import resolve_plan
+    from analysis.sources import is_file
+
+    home, command = home_at(asked.home), shlex.join(["lab", *sys.argv[1:]])
+    if is_file(asked.source):
+        folder = home.reports / slug(Path(asked.source).name)
+        keep(folder, str(asked.section), command, None, blocks, pictures)
+        return {"report": [str(write_sections(Path(asked.source).name, kept(folder), folder).page)]}
+    with results.open(home) as con:
+        plan = resolve_plan(con, asked.source)
+        folder = folder_of(home, plan)
+        keep(folder, str(asked.section), command, plan.plan_id, blocks, pictures)
+        return {"report": [str(write_report(con, plan, folder, sections=kept(folder, plan.plan_id)).page)]}
 
 
 def _finite(value: Any) -> Any:

@@ -25,6 +25,8 @@ SELECT step, split || '/' || name AS name, value FROM (
     UNPIVOT (SELECT step, split, loss, perplexity, bits_per_byte FROM evals WHERE run_id = $run)
     ON COLUMNS(* EXCLUDE (step, split)) INTO NAME name VALUE value)
 UNION ALL BY NAME
+SELECT step, split || '/loss_at/' || lpad(start::TEXT, 6, '0') AS name, loss AS value FROM positions WHERE run_id = $run
+UNION ALL BY NAME
 SELECT step, 'telemetry/' || name || CASE WHEN layer < 0 THEN '' ELSE '/layer' || layer END AS name, value
 FROM telemetry WHERE run_id = $run
 ORDER BY step, name

@@ -1,5 +1,6 @@
 """The options that commands on tables of runs share, and what they mean."""
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -30,7 +31,24 @@ Final = Annotated[bool, typer.Option("--final", help="Keep the last row of each 
 PerPair = Annotated[float, typer.Option(min=1e-9, help="FLOPs per parameter and token.")]
 Embeddings = Annotated[str | None, typer.Option(help="Whether N counts embeddings: in or out.")]
 Plots = Annotated[Path | None, typer.Option(help="Folder for pictures (SVG and PNG).")]
+SectionTitle = Annotated[
+    str | None,
+    typer.Option(
+        "--section", metavar="TITLE", help="Add this, with pictures, to the sweep's report or the table's page."
+    ),
+]
 Group = Annotated[list[str] | None, typer.Option("--group", help="Column that splits the table; may be repeated.")]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What is to be done with an answer about `source`: pictures into `plots`, a `section` of that title, or JSON."""
+
+    source: str
+    home: Path | None
+    plots: Path | None
+    section: str | None
+    as_json: bool
 
 
 def columns(**parts: Any) -> "Columns":

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import seaborn as sns
 from matplotlib import rc_context
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from analysis.answer_isoflop import Group
@@ -160,9 +161,23 @@ def law_figure(answer: LrAnswer, name: str) -> Figure:
             axes.plot(curve.features[name], best.lr, "o", color=COLORS[0])
             if best.low and best.high:
                 axes.plot([curve.features[name]] * 2, [best.low, best.high], color=COLORS[0], lw=1)
+        _ask(axes, answer, name)
         if answer.law:
             known = sorted(known, key=lambda curve: curve.features[name])
             axes.plot([c.features[name] for c in known], [answer.law.at(c.features) for c in known], color=INK, lw=1)
             axes.set_title(f"Best learning rate ∝ {name}^{answer.law.exponents[name]:.3f}")
         axes.set(xscale="log", yscale="log", xlabel=name, ylabel="best learning rate")
         return figure
+
+
+def _ask(axes: Axes, answer: LrAnswer, name: str) -> None:
+    """What the law says of a size it has not seen, and what runs of that size say."""
+    if not (told := answer.predicted):
+        return
+    x = told["at"][name]
+    axes.plot(x, told["lr"], "D", color=INK, mfc="none", label="the law, unseen size")
+    if told["low"]:
+        axes.plot([x, x], [told["low"], told["high"]], color=INK, lw=1, ls=":")
+    if told.get("check", {}).get("lr"):
+        axes.plot(x, told["check"]["lr"], "*", ms=9, color=COLORS[1], label="measured there")
+    axes.legend(frameon=False, fontsize=8)

@@ -12,8 +12,8 @@ import matplotlib as mpl
 import polars as pl
 from matplotlib.figure import Figure
 
-from analysis import curves, search_figures
-from analysis.draw import LOG, STYLE, TIP, Look
+from analysis import curves, positions, search_figures
+from analysis.draw import LOG, STYLE, TIP, Look, shown
 from analysis.figures import (
     decode_figure,
     difference_figure,
@@ -52,6 +52,7 @@ SMOOTHING = (
     "mean over seeds, not smoothed; light band: lowest and highest loss of any seed at any step; ×: a loss not finite."
 )
 RAW = "A line per run, not smoothed: of every bin of steps the lowest and the highest loss; ×: a loss not finite."
+POSITION = "After the last step. Line: mean over seeds; band: lowest to highest seed. Each point: half an octave."
 CUT_NOTE = "The early fall is cut off."
 
 
@@ -82,10 +83,8 @@ class Picture:
 
     @property
     def inline(self) -> str:
-        """`svg` without its XML head and its size, which the page decides."""
-        start = self.svg.index("<svg")
-        head, rest = self.svg[start:].split(">", 1)
-        return re.sub(r' (width|height)="[^"]*"', "", head) + f' role="img" aria-label="{escape(self.title)}">{rest}'
+        """For a page."""
+        return inline(self.svg, self.title)
 
     def save(self, folder: Path) -> list[Path]:
         """Write `name`.png and `name`.svg."""
@@ -104,6 +103,13 @@ class Picture:
             # Without the date, the same record gives the same bytes.
             self.figure.savefig(buffer, format=kind, dpi=DPI, metadata={"Date": None} if kind == "svg" else None)
         return buffer.getvalue()
+
+
+def inline(svg: str, title: str) -> str:
+    """`svg` without its XML head and its size, which the page decides."""
+    start = svg.index("<svg")
+    head, rest = svg[start:].split(">", 1)
+    return re.sub(r' (width|height)="[^"]*"', "", head) + f' role="img" aria-label="{escape(title)}">{rest}'
 
 
 def pictures_for(
@@ -126,7 +132,7 @@ def pictures_for(
             f"Batch {cost['batch'][0]}, measured with the first seed's model. A dot's size: bytes of its KV cache."
         )
         pictures.append(Picture("decode", "Loss against decode speed", caption, decode_figure(cost, looks)))
-    pictures += _curves(con, plan, looks)
+    pictures += [*_positions(con, plan, looks), *_curves(con, plan, looks)]
     if len(shares):
         caption = "Exact causal count; percent: share of the arm. Equal lengths: arms matched in compute."
         pictures.append(Picture("flops", "Forward FLOPs by component", caption, flops_figure(shares), "compute"))
@@ -194,6 +200,22 @@ def _rates(runs: pl.DataFrame, looks: dict[str, Look]) -> list[Picture]:
         return []
     caption = "Arms that differ in nothing but the learning rate. Dots: seeds; ×: a rate at which runs diverged."
     return [Picture("learning_rate", "Loss against learning rate", caption, rates_figure(grids, looks))]
+
+
+def _positions(con: "DuckDBPyConnection", plan: Plan, looks: dict[str, Look]) -> list[Picture]:
+    """The last losses by how much context a token has, and what each arm gains there."""
+    losses = positions.final_losses(con, plan)
+    if losses["start"].n_unique() < 2:
+        return []
+    title = "Validation loss by position"
+    figure = positions.position_figure(positions.over_seeds(losses), title, looks)
+    pictures = [Picture("position", title, POSITION, figure)]
+    gap = positions.minus_baseline(losses, plan.baseline) if plan.baseline else losses.clear()
+    if len(gap):
+        title = f"By position, minus {shown(str(plan.baseline), 16)}"
+        figure = positions.position_figure(positions.over_seeds(gap), title, looks, zero=True)
+        pictures.append(Picture("position_difference", title, f"Paired by seed. {POSITION}", figure))
+    return pictures
 
 
 def _curves(con: "DuckDBPyConnection", plan: Plan, looks: dict[str, Look]) -> list[Picture]:

@@ -1,6 +1,6 @@
 """One self-contained HTML page per plan: question and answer first, then table, pictures, warnings, provenance."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -14,7 +14,8 @@ from analysis.frames import arms_of, changes_between_arms, runs_frame
 from analysis.lint_sweep import lint
 from analysis.pictures import Picture, pictures_for
 from analysis.provenance import attempts_frame, listed, provenance
-from analysis.report_text import latex, markdown
+from analysis.report_text import latex, latex_sections, markdown, markdown_sections
+from analysis.sections import Drawn, Section
 from analysis.select import Plan
 from analysis.table import number, summary, troubles
 from analysis.units import si
@@ -118,30 +119,58 @@ COLUMNS = [
 ]
 
 
-def write_report(con: "DuckDBPyConnection", plan: Plan, out: Path, kind: Kind = "html") -> ReportFiles:
+def write_report(
+    con: "DuckDBPyConnection", plan: Plan, out: Path, kind: Kind = "html", sections: Sequence[Section] = ()
+) -> ReportFiles:
     """Write `out`/index.html (or appendix.md, appendix.tex) and `out`/figures/*.png, *.svg; `con` is only read."""
     looks = looks_for(arms_of(runs_frame(con, plan)), plan.baseline)
     rows = summary(con, plan)
     pictures = pictures_for(con, plan, looks, rows)
-    images = [path for picture in pictures for path in picture.save(out / "figures")]
-    out.mkdir(parents=True, exist_ok=True)
-    page = out / NAMES[kind]
+    images = _save([*pictures, *(picture for section in sections for picture in section.pictures)], out)
     if kind == "html":
-        text = render(con, plan, looks, pictures, rows)
+        text = render(con, plan, looks, pictures, rows, sections)
     else:
-        text = {"md": markdown, "latex": latex}[kind](plan, rows, lint(con, plan), provenance(con, plan), pictures)
-    write_bytes(page, text.encode(), durable=False)
-    return ReportFiles(page, images)
+        told = plan, rows, lint(con, plan), provenance(con, plan), pictures, sections
+        text = {"md": markdown, "latex": latex}[kind](*told)
+    return ReportFiles(_write(out / NAMES[kind], text), images)
+
+
+def write_sections(title: str, sections: Sequence[Section], out: Path) -> ReportFiles:
+    """A report that is nothing but sections, as the page and as both texts: what there is to say of a table."""
+    images = _save([picture for section in sections for picture in section.pictures], out)
+    _write(out / NAMES["md"], f"# {title}\n\n{markdown_sections(sections)}")
+    _write(out / NAMES["latex"], latex_sections(sections))
+    page = _template("sections.html").render(title=title, sections=sections)
+    return ReportFiles(_write(out / NAMES["html"], page), images)
+
+
+def _save(pictures: Sequence[Picture | Drawn], out: Path) -> list[Path]:
+    return [path for picture in pictures for path in picture.save(out / "figures")]
+
+
+def _write(path: Path, text: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_bytes(path, text.encode(), durable=False)
+    return path
+
+
+def _template(name: str) -> jinja2.Template:
+    """Every text goes through autoescape; a page loads nothing from elsewhere."""
+    loader = jinja2.FileSystemLoader(Path(__file__).parent)
+    return jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined).get_template(name)
 
 
 def render(
-    con: "DuckDBPyConnection", plan: Plan, looks: dict[str, Look], pictures: list[Picture], rows: list[Row]
+    con: "DuckDBPyConnection",
+    plan: Plan,
+    looks: dict[str, Look],
+    pictures: list[Picture],
+    rows: list[Row],
+    sections: Sequence[Section] = (),
 ) -> str:
-    """The page. Every name and text of the record goes through autoescape; nothing is loaded from elsewhere."""
-    loader = jinja2.FileSystemLoader(Path(__file__).parent)
-    environment = jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined)
+    """The page."""
     runs, findings = runs_frame(con, plan), lint(con, plan)
-    return environment.get_template("report.html").render(
+    return _template("report.html").render(
         plan=plan,
         headline=headline(rows),
         verdicts=[
@@ -152,6 +181,7 @@ def render(
         columns=COLUMNS,
         rows=_table(rows, looks, _changes(runs, plan)),
         pictures=pictures,
+        sections=sections,
         axes=AXIS_LABELS,
         colors={arm: look.color for arm, look in looks.items()},
         failures=_failures(runs, attempts_frame(con, plan)),

@@ -1,14 +1,16 @@
 """The report as text for the appendix of a paper: Markdown, or LaTeX with a booktabs table."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from analysis.answer import headline, judged, own, sentence, terms
 from analysis.lint import Finding
 from analysis.pictures import Picture
 from analysis.provenance import Provenance, listed
+from analysis.sections import Section
 from analysis.select import Plan
 from analysis.table import number, with_interval
+from analysis.told import Table
 from analysis.units import si
 
 Row = dict[str, Any]
@@ -45,43 +47,118 @@ LATEX |= {
 
 
 def markdown(
-    plan: Plan, rows: list[Row], findings: list[Finding], origin: Provenance, pictures: Sequence[Picture]
+    plan: Plan,
+    rows: list[Row],
+    findings: list[Finding],
+    origin: Provenance,
+    pictures: Sequence[Picture],
+    sections: Sequence[Section],
 ) -> str:
-    """Question, verdict, table, pictures, warnings, provenance."""
+    """Question, verdict, table, pictures, sections, warnings, provenance."""
     lines = [f"# {_md(plan.question or plan.sweep)}", "", f"**{_md(headline(rows))}**", ""]
     lines += [f"- {_md(sentence(row))}" for row in judged(rows)] + [""]
     lines += [_md(text) for text in (*own(rows), *terms(plan, rows))] + [""]
-    lines += ["| " + " | ".join(COLUMNS) + " |", "|" + "---|" * len(COLUMNS)]
-    lines += ["| " + " | ".join(_md(cell(row)) for cell in COLUMNS.values()) + " |" for row in rows]
-    for picture in pictures:
-        if picture.part in SHOWN:
-            lines += ["", f"![{_md(picture.title)}](figures/{picture.name}.png)", "", _md(picture.caption)]
-    lines += ["", "## Warnings", ""]
-    lines += [f"- {f.level} `{f.code}`: {_md(f.reason)}. {_md(f.remedy)}." for f in findings] or ["None."]
+    lines += _md_table(list(COLUMNS), [[cell(row) for cell in COLUMNS.values()] for row in rows])
+    lines += _md_pictures((p.name, p.title, p.caption) for p in pictures if p.part in SHOWN)
+    lines += ["", markdown_sections(sections), "## Warnings", ""]
+    lines += [_md_finding(finding) for finding in findings] or ["None."]
     lines += ["", "## Provenance", "", *(f"- {_md(text)}" for text in _origin(plan, origin)), ""]
     return "\n".join(lines)
 
 
-def latex(plan: Plan, rows: list[Row], findings: list[Finding], origin: Provenance, pictures: Sequence[Picture]) -> str:
+def markdown_sections(sections: Sequence[Section]) -> str:
+    """Each with the call that made it."""
+    lines: list[str] = []
+    for section in sections:
+        lines += [f"## {_md(section.title)}", "", f"`{' '.join(section.command.replace('`', ' ').split())}`", ""]
+        for block in section.blocks:
+            if isinstance(block, Table):
+                lines += [*([_md(block.title), ""] if block.title else []), *_md_table(block.header, block.rows), ""]
+            else:
+                lines += [_md(block) if isinstance(block, str) else _md_finding(block), ""]
+        lines += [*_md_pictures((p.name, p.title, p.caption) for p in section.pictures), ""]
+    return "\n".join(lines)
+
+
+def latex(
+    plan: Plan,
+    rows: list[Row],
+    findings: list[Finding],
+    origin: Provenance,
+    pictures: Sequence[Picture],
+    sections: Sequence[Section],
+) -> str:
     """The same for LaTeX: needs the packages booktabs and graphicx."""
     lines = [r"\section*{" + _tex(plan.question or plan.sweep) + "}", r"\textbf{" + _tex(headline(rows)) + "}", ""]
     lines += [_tex(sentence(row)) + "\n" for row in judged(rows)]
-    lines += [r"\begin{table}[h]", r"\centering\scriptsize\setlength{\tabcolsep}{3pt}"]
-    lines += [r"\caption{" + _tex(" ".join((*own(rows), *terms(plan, rows)))) + "}"]
-    lines += [r"\resizebox{\textwidth}{!}{\begin{tabular}{l" + "r" * (len(COLUMNS) - 2) + "l}", r"\toprule"]
-    lines += [" & ".join(map(_tex, COLUMNS)) + r" \\", r"\midrule"]
-    lines += [" & ".join(_tex(cell(row)) for cell in COLUMNS.values()) + r" \\" for row in rows]
-    lines += [r"\bottomrule", r"\end{tabular}}", r"\end{table}", ""]
-    for picture in pictures:
-        if picture.part in SHOWN:
-            lines += [
-                r"\begin{figure}[h]",
-                r"\centering\includegraphics[width=0.7\textwidth]{figures/" + picture.name + ".png}",
-            ]
-            lines += [r"\caption{" + _tex(f"{picture.title}. {picture.caption}") + "}", r"\end{figure}", ""]
-    said = [f"{f.level} ({f.code}): {f.reason}. {f.remedy}." for f in findings]
-    lines += _items("Warnings", said or ["None."]) + _items("Provenance", _origin(plan, origin))
+    cells = [[cell(row) for cell in COLUMNS.values()] for row in rows]
+    lines += _tex_table(list(COLUMNS), cells, " ".join((*own(rows), *terms(plan, rows))))
+    lines += _tex_pictures((p.name, p.title, p.caption) for p in pictures if p.part in SHOWN)
+    lines += [latex_sections(sections)]
+    lines += _items("Warnings", [_said(finding) for finding in findings] or ["None."])
+    return "\n".join(lines + _items("Provenance", _origin(plan, origin)))
+
+
+def latex_sections(sections: Sequence[Section]) -> str:
+    """Each with the call that made it."""
+    lines: list[str] = []
+    for section in sections:
+        lines += [r"\subsection*{" + _tex(section.title) + "}", r"\texttt{" + _tex(section.command) + "}", ""]
+        for block in section.blocks:
+            if isinstance(block, Table):
+                lines += _tex_table(block.header, block.rows, block.title)
+            else:
+                lines += [_tex(block if isinstance(block, str) else _said(block)), ""]
+        lines += _tex_pictures((p.name, p.title, p.caption) for p in section.pictures)
     return "\n".join(lines)
+
+
+Drawn = tuple[str, str, str]  # name, title, caption
+
+
+def _md_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    return [
+        "| " + " | ".join(map(_md, header)) + " |",
+        "|" + "---|" * len(header),
+        *("| " + " | ".join(map(_md, row)) + " |" for row in rows),
+    ]
+
+
+def _md_pictures(pictures: Iterable[Drawn]) -> Iterator[str]:
+    for name, title, caption in pictures:
+        yield from ("", f"![{_md(title)}](figures/{name}.png)", "", _md(caption))
+
+
+def _md_finding(finding: Finding) -> str:
+    return f"- {finding.level} `{finding.code}`: {_md(finding.reason.rstrip('.'))}. {_md(finding.remedy.rstrip('.'))}."
+
+
+def _tex_table(header: Sequence[str], rows: Iterable[Sequence[str]], caption: str) -> list[str]:
+    return [
+        r"\begin{table}[h]",
+        r"\centering\scriptsize\setlength{\tabcolsep}{3pt}",
+        *([r"\caption{" + _tex(caption) + "}"] if caption else []),
+        r"\resizebox{\textwidth}{!}{\begin{tabular}{l" + "r" * (len(header) - 2) + "l}",
+        r"\toprule",
+        " & ".join(map(_tex, header)) + r" \\",
+        r"\midrule",
+        *(" & ".join(map(_tex, row)) + r" \\" for row in rows),
+        r"\bottomrule",
+        r"\end{tabular}}",
+        r"\end{table}",
+        "",
+    ]
+
+
+def _tex_pictures(pictures: Iterable[Drawn]) -> Iterator[str]:
+    for name, title, caption in pictures:
+        yield r"\begin{figure}[h]"
+        yield r"\centering\includegraphics[width=0.7\textwidth]{figures/" + name + ".png}"
+        yield from (r"\caption{" + _tex(f"{title}. {caption}") + "}", r"\end{figure}", "")
+
+
+def _said(finding: Finding) -> str:
+    return f"{finding.level} ({finding.code}): {finding.reason.rstrip('.')}. {finding.remedy.rstrip('.')}."
 
 
 def _items(title: str, texts: list[str]) -> list[str]:

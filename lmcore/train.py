@@ -2,12 +2,11 @@
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Literal, Protocol
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from lmcore import checkpoint, parallel, telemetry
@@ -15,7 +14,7 @@ from lmcore.checkpoint import Blobs, Progress
 from lmcore.config import RunConfig
 from lmcore.count import train_flops_per_token
 from lmcore.data import TokenData
-from lmcore.parallel import Team
+from lmcore.evaluate import position_losses, position_rows
 from lmcore.schedule import learning_rate
 from lmcore.update import Updater
 
@@ -63,6 +62,7 @@ class Sink(Protocol):
 
     def train_row(self, row: Mapping[str, float | int]) -> None: ...
     def eval_row(self, row: Mapping[str, float | int | str]) -> None: ...
+    def position_rows(self, rows: Sequence[Mapping[str, float | int | str]]) -> None: ...
     def telemetry_rows(self, rows: Sequence[Mapping[str, float | int | str]]) -> None: ...
     def save_checkpoint(self, step: int, blobs: Blobs) -> None: ...
     def stop_reason(self, step: int) -> str | None: ...
@@ -77,36 +77,12 @@ def train(config: RunConfig, data: TokenData, sink: Sink, resume: Blobs | None =
     return _Run(config, data, sink, device, resume).loop()
 
 
-def validation_loss(
-    logits: Callable[[Tensor], Tensor],
-    config: RunConfig,
-    data: TokenData,
-    device: torch.device | None = None,
-    team: Team = parallel.ALONE,
-) -> float:
-    """Mean cross-entropy in nats over the run's fixed validation sequences, in batches of the training size.
-
-    `logits` maps token ids (B, T) to (B, T, vocab); batches are summed in float64. The ranks of a team take turns, and
-    all make as many forward passes, because sharded weights need every rank.
-    """
-    sequences, context = config.train.eval_sequences, config.model.context
-    inputs, targets = (torch.from_numpy(a).to(device) for a in data.validation(sequences, context))
-    total, size = 0.0, config.train.batch
-    batches = list(zip(torch.split(inputs, size), torch.split(targets, size), strict=True))
-    with torch.no_grad():
-        for first in range(0, len(batches), team.size):
-            mine = first + team.rank
-            x, y = batches[min(mine, len(batches) - 1)]
-            loss = float(F.cross_entropy(logits(x).flatten(0, 1), y.flatten()))
-            total += loss * y.numel() if mine < len(batches) else 0.0
-    return float(team.total(torch.tensor(total, dtype=torch.float64, device=device))) / targets.numel()
-
-
 class Silent:
     """The sink of every process but the first: rank 0 writes and is asked."""
 
     def train_row(self, row: Mapping[str, float | int]) -> None: ...
     def eval_row(self, row: Mapping[str, float | int | str]) -> None: ...
+    def position_rows(self, rows: Sequence[Mapping[str, float | int | str]]) -> None: ...
     def telemetry_rows(self, rows: Sequence[Mapping[str, float | int | str]]) -> None: ...
     def save_checkpoint(self, step: int, blobs: Blobs) -> None: ...
     def stop_reason(self, step: int) -> str | None: ...
@@ -200,13 +176,15 @@ class _Run:
         return inputs, targets
 
     def evaluate(self) -> None:
-        """One row for the fixed validation sequences."""
+        """One row for the fixed validation sequences, and some by position in them."""
         self.model.eval()
-        loss = validation_loss(self.updater.objective.logits, self.config, self.data, self.device, self.team)
+        losses = position_losses(self.updater.objective.logits, self.config, self.data, self.device, self.team)
         self.model.train()
+        loss = float(losses.mean())
         bits_per_byte = loss / math.log(2) / self.data.info.bytes_per_token
         self.last_eval = EvalRow(self.progress.step, "val", self.tokens, loss, _exp(loss), bits_per_byte)
         self.sink.eval_row(asdict(self.last_eval))
+        self.sink.position_rows(position_rows(self.progress.step, "val", losses))
 
     def log(self, loss: float, lr: float, grad_norm: float, tokens_per_s: float) -> None:
         """One row, counting tokens and FLOPs from the first update of the run."""

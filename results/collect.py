@@ -26,7 +26,7 @@ UNSETTLED = ""  # the signature of a run whose state depends on more than its fi
 
 @dataclass(frozen=True)
 class RowFile:
-    """One train.csv, eval.csv or telemetry.csv; `ended` when nobody will append to it any more."""
+    """One train.csv, eval.csv, position.csv or telemetry.csv; `ended` when nobody will append to it any more."""
 
     name: str
     path: Path

@@ -93,7 +93,8 @@ def content_hash(home: Home) -> str:
     The state of a run is left out: it depends on which processes live at that moment.
     """
     digest = hashlib.sha256()
-    tables = ("train", "evals", "telemetry", "runs EXCLUDE (state, kind, step)", "attempts", "plan_runs")
+    exact = "runs EXCLUDE (state, kind, step)"
+    tables = ("train", "evals", "positions", "telemetry", exact, "attempts", "plan_runs")
     with query.open(home) as con:
         for table in tables:
             name, _, exclude = table.partition(" ")

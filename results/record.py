@@ -218,6 +218,10 @@ class Attempt:
         """Append one line to eval.csv; visible to readers at once, durable after sync."""
         self._logs["eval"].append(row)
 
+    def position_rows(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Append lines to position.csv at once; visible to readers at once, durable after sync."""
+        self._logs["position"].extend(rows)
+
     def telemetry_rows(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Append lines to telemetry.csv at once; visible to readers at once, durable after sync."""
         self._logs["telemetry"].extend(rows)

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from results.files import StorageFull, naming_full_disk
 
-RowKind = Literal["train", "eval", "telemetry"]
+RowKind = Literal["train", "eval", "position", "telemetry"]
 
 COLUMNS: dict[RowKind, dict[str, type]] = {
     "train": {
@@ -28,6 +28,7 @@ COLUMNS: dict[RowKind, dict[str, type]] = {
         "perplexity": float,
         "bits_per_byte": float,
     },
+    "position": {"step": int, "split": str, "start": int, "stop": int, "loss": float},
     "telemetry": {"step": int, "name": str, "layer": int, "value": float},
 }
 

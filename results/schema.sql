@@ -50,6 +50,10 @@ CREATE TABLE eval_rows (
     run_id TEXT, attempt INTEGER, step BIGINT, split TEXT, tokens BIGINT, loss DOUBLE, perplexity DOUBLE,
     bits_per_byte DOUBLE
 );
+-- loss: mean over positions start to stop - 1 of the validation sequences; position t has t tokens before it.
+CREATE TABLE position_rows (
+    run_id TEXT, attempt INTEGER, step BIGINT, split TEXT, start BIGINT, stop BIGINT, loss DOUBLE
+);
 -- layer: from 0, or -1 for the whole model. What each name means: lmcore/telemetry.py.
 CREATE TABLE telemetry_rows (run_id TEXT, attempt INTEGER, step BIGINT, name TEXT, layer BIGINT, value DOUBLE);
 
@@ -82,10 +86,12 @@ CREATE TABLE seen (folder TEXT, signature TEXT);
 CREATE TABLE segments (kind TEXT, path TEXT, rows BIGINT);
 CREATE VIEW train_all AS SELECT * FROM train_rows;
 CREATE VIEW eval_all AS SELECT * FROM eval_rows;
+CREATE VIEW position_all AS SELECT * FROM position_rows;
 CREATE VIEW telemetry_all AS SELECT * FROM telemetry_rows;
 CREATE VIEW bin_all AS SELECT * FROM bin_rows;
 
--- What analysis reads: exactly one row per (run, step) or (run, step, name, layer), whatever kills and rewinds came between.
+-- What analysis reads: exactly one row per (run, step), or (run, step, start) or (run, step, name, layer), whatever kills
+-- and rewinds came between.
 -- An evaluation before the first update (step 0) belongs to the last attempt that started at 0.
 CREATE VIEW train AS
 SELECT t.* FROM train_all t JOIN attempts a USING (run_id, attempt)
@@ -95,6 +101,11 @@ CREATE VIEW evals AS
 SELECT e.* FROM eval_all e JOIN attempts a USING (run_id, attempt)
 WHERE (e.step > a.resume_step AND (a.until_step IS NULL OR e.step <= a.until_step))
    OR (e.step = 0 AND a.resume_step = 0 AND (a.until_step IS NULL OR a.until_step > 0));
+
+CREATE VIEW positions AS
+SELECT p.* FROM position_all p JOIN attempts a USING (run_id, attempt)
+WHERE (p.step > a.resume_step AND (a.until_step IS NULL OR p.step <= a.until_step))
+   OR (p.step = 0 AND a.resume_step = 0 AND (a.until_step IS NULL OR a.until_step > 0));
 
 CREATE VIEW telemetry AS
 SELECT t.* FROM telemetry_all t JOIN attempts a USING (run_id, attempt)

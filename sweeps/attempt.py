@@ -54,6 +54,9 @@ class RecordSink:
     def eval_row(self, row: Mapping[str, float | int | str]) -> None:
         self.attempt.eval_row(row)
 
+    def position_rows(self, rows: Sequence[Mapping[str, float | int | str]]) -> None:
+        self.attempt.position_rows(rows)
+
     def telemetry_rows(self, rows: Sequence[Mapping[str, float | int | str]]) -> None:
         self.attempt.telemetry_rows(rows)
 

@@ -11,10 +11,10 @@ from lmcore import checkpoint, data
 from lmcore.config import read_config
 from lmcore.data import TokenData
 from lmcore.decode import measure
+from lmcore.evaluate import position_losses
 from lmcore.generate import Sampling, generate
 from lmcore.model import LM
 from lmcore.tokenizer import Tokenizer
-from lmcore.train import validation_loss
 from results import views
 from results.home import Home
 from sweeps.spec import SweepError
@@ -75,6 +75,6 @@ def export(home: Home, prefix: str, folder: Path) -> dict[str, Any]:
     return {
         "folder": str(folder),
         "family": there.config.model_type,
-        "val_loss": validation_loss(model, config, tokens),
-        "val_loss_there": validation_loss(lambda ids: there(ids).logits, config, tokens),
+        "val_loss": float(position_losses(model, config, tokens).mean()),
+        "val_loss_there": float(position_losses(lambda ids: there(ids).logits, config, tokens).mean()),
     }

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 
 from tests.user import CLASHES, LAB, User
 
-TABLES = ("runs", "attempts", "train", "evals", "telemetry", "plan_runs")
+TABLES = ("runs", "attempts", "train", "evals", "positions", "telemetry", "plan_runs")
 
 Kill = Callable[[], bool]  # whether there was somebody to kill
 

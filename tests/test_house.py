@@ -44,11 +44,11 @@ LMCORE_LAYERS = (
     ("model",),
     ("hf_rules",),
     ("hf_families",),
-    ("update", "generate", "hf"),
+    ("update", "evaluate", "generate", "hf"),
     ("train",),
 )
 KNOW_ONLY_CONFIG = ("count", "resize", "init", "schedule")
-DO_NOT_KNOW_THE_MODEL = ("data", "corpus", "tokenizer", "optim", "checkpoint", "telemetry")
+DO_NOT_KNOW_THE_MODEL = ("data", "corpus", "tokenizer", "optim", "checkpoint", "telemetry", "evaluate")
 
 HEAVY = {"torch", "pandas", "duckdb", "scipy", "matplotlib", "seaborn", "optuna", "submitit", "transformers"}
 HELP = """

@@ -15,6 +15,7 @@ SCHEMA_SQL = Path(__file__).parents[2] / "results" / "schema.sql"
 STEPS, BATCH_TOKENS, EVAL_EVERY = 600, 4096, 50
 FFN = {"relu": 0.0, "gelu": -0.004, "silu": 0.002, "swiglu": -0.035, "geglu": -0.031}
 SEED_SHIFT = {0: 0.010, 1: -0.006, 2: 0.001, 3: 0.004, 4: -0.003}
+POSITIONS = [(0, 1, 1.5), (1, 2, 1.0), (2, 4, 0.5), (4, 64, 0.0), (64, 128, -0.1)]  # from, to, over the mean loss
 D_MODEL, VOCAB, CONTEXT, LAYERS = 128, 64, 128, 4
 
 
@@ -152,6 +153,8 @@ class Builder:
             loss = val_loss(arm, seed, s)
             row = (run_id, 1, s, "val", s * BATCH_TOKENS, loss, math.exp(loss), loss / math.log(2))
             self.con.execute("INSERT INTO eval_rows VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
+            at = [(run_id, 1, s, "val", start, stop, loss + over) for start, stop, over in POSITIONS]
+            self.con.executemany("INSERT INTO position_rows VALUES (?, ?, ?, ?, ?, ?, ?)", at)
 
 
 def _seconds(arm: Arm, seed: int) -> float:

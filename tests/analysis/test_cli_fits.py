@@ -100,6 +100,38 @@ def test_isoflop_multiverse_lr_and_lint(tmp_path: Path) -> None:
     assert {"code", "level", "reason", "remedy"} == set(found[0])
 
 
+def test_a_law_is_checked_by_runs_of_a_size_it_has_not_seen(tmp_path: Path) -> None:
+    whole = sweep()
+    largest = float(whole["width"].to_list()[-1])
+    whole.filter(pl.col("width") < largest).write_csv(tmp_path / "seen.csv")
+    whole.filter(pl.col("width") == largest).write_csv(tmp_path / "unseen.csv")
+    asked = ("lr", tmp_path / "seen.csv", "--width", "width", "--initial-loss", "start", "--at", f"width={largest}")
+    checked = (*asked, "--check", tmp_path / "unseen.csv")
+    told = lab(*checked, "--plots", tmp_path / "p")
+    found = json.loads(lab(*checked, "--json"))["predicted"]
+    means = whole.filter(pl.col("width") == largest).group_by("lr").agg(pl.col("loss").mean()).sort("loss")
+    check = found["check"]
+    assert (check["best_tested"], check["lowest"]) == pytest.approx(means.row(0))
+    assert check["lr"] == pytest.approx(found["lr"], rel=0.5)
+    assert 0 <= check["at_predicted"] - check["lowest"] < 0.1
+    assert f"at the law's rate it is {check['at_predicted']:.4f}" in told
+    assert "check" not in json.loads(lab(*asked, "--json"))["predicted"]
+
+
+def test_answers_about_one_table_stand_on_one_page(tmp_path: Path) -> None:
+    grid(TRUTH).write_csv(tmp_path / "iso.csv")
+    home, asked = tmp_path / "home", (tmp_path / "iso.csv", "--home", tmp_path / "home")
+    told = lab("fit", *asked, "--resamples", 20, "--section", "Surface")
+    lab("multiverse", *asked, "--resamples", 0, "--section", "How far choices move it")
+    record = json.loads(lab("isoflop", *asked, "--section", "Profiles", "--json"))
+    (page,) = record["report"]
+    assert page in told and Path(page).is_relative_to(home / "reports")
+    text = Path(page).read_text(encoding="utf-8")
+    places = [text.index(f"<h2>{title}</h2>") for title in ("Surface", "How far choices move it", "Profiles")]
+    assert places == sorted(places) and "alpha" in text and text.count("<svg") == 4 + 2 + 2
+    assert not (home / "runs").exists()
+
+
 @pytest.mark.parametrize(
     ("text", "arguments", "message"),
     [
@@ -109,6 +141,7 @@ def test_isoflop_multiverse_lr_and_lint(tmp_path: Path) -> None:
         ("", ("fit",), "no rows"),
         ("a,b\nx,y\n", ("isoflop",), "--loss"),
         ("lr,loss\n1e-3,3\n", ("lr", "--lr", "rate"), "the columns are lr, loss"),
+        ("lr,loss,w\n1e-3,3,8\n", ("lr", "--width", "w", "--check", "t.csv"), "say --at"),
         ("n,d,loss\n1,2,3\n", ("multiverse", "--n-unit", "x"), "not a unit"),
     ],
 )

@@ -102,7 +102,7 @@ def test_an_attribute_cannot_be_left() -> None:
     pictures = [p for p in pictures_for(builder.con, plan, looks, rows) if p.part == "results"]
     found = Page(render(builder.con, plan, looks, pictures, rows))
     builder.con.close()
-    assert found.tags["svg"] == 2
+    assert found.tags["svg"] == len(pictures) == 4
     assert found.handlers == []
 
 
@@ -111,7 +111,7 @@ def test_pictures_of_a_full_report(reports: dict[str, ReportFiles]) -> None:
     curves = [f"{kind}_{axis}" for kind in ("val_loss", "val_difference", "train_loss") for axis in
               ("step", "tokens", "flops", "wall_s")]  # fmt: skip
     log = {"val_loss_log_step", "train_loss_log_step", "train_runs"}
-    expected = {"final", "difference", "pareto_step_s", "flops", *curves, *log}
+    expected = {"final", "difference", "position", "position_difference", "pareto_step_s", "flops", *curves, *log}
     assert {path.stem for path in files.images} == expected
     assert page(reports, "ffn_ablation").tags["svg"] == len(expected)
     for path in files.images:
@@ -185,12 +185,12 @@ def test_failures_are_told_with_their_error(reports: dict[str, ReportFiles]) -> 
 def test_text_for_an_appendix(con: Any, tmp_path: Path, name: str) -> None:
     plan = resolve_plan(con, name)
     rows, findings, origin = summary(con, plan), lint(con, plan), provenance(con, plan)
-    text = markdown(plan, rows, findings, origin, [])
+    text = markdown(plan, rows, findings, origin, [], [])
     table = [line for line in text.splitlines() if line.startswith("|")]
     assert len(table) == len(rows) + 2
     assert len({len(re.findall(r"(?<!\\)\|", line)) for line in table}) == 1
     assert "<script>" not in text
-    tex = latex(plan, rows, findings, origin, [])
+    tex = latex(plan, rows, findings, origin, [], [])
     assert tex.count("{") - tex.count(r"\{") == tex.count("}") - tex.count(r"\}")
     body = tex[tex.index(r"\midrule") : tex.index(r"\bottomrule")].splitlines()[1:]
     assert [len(re.findall(r"(?<!\\)&", line)) for line in body] == [len(COLUMNS) - 1] * len(rows)

@@ -42,6 +42,7 @@ class Memory:
         self.stop_at = stop_at
         self.rows: list[dict[str, Any]] = []
         self.evals: list[dict[str, Any]] = []
+        self.positions: list[dict[str, Any]] = []
         self.telemetry: list[dict[str, Any]] = []
         self.checkpoints: dict[int, dict[str, bytes]] = {}
 
@@ -50,6 +51,9 @@ class Memory:
 
     def eval_row(self, row: Mapping[str, float | int | str]) -> None:
         self.evals.append(dict(row))
+
+    def position_rows(self, rows: Sequence[Mapping[str, float | int | str]]) -> None:
+        self.positions += [dict(row) for row in rows]
 
     def telemetry_rows(self, rows: Sequence[Mapping[str, float | int | str]]) -> None:
         self.telemetry += [dict(row) for row in rows]

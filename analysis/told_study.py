@@ -1,23 +1,21 @@
-"""Tables for the terminal: isoFLOP profiles, a multiverse, learning rates."""
+"""What `lab isoflop`, `lab multiverse` and `lab lr` show."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from analysis.print_fit import interval, number, print_findings, print_table
+from analysis.told import Block, Table, interval, number
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from analysis.answer_isoflop import Group
     from analysis.answer_lr import LrAnswer
     from analysis.multiverse import Universe
 
 
-def print_isoflop(console: "Console", groups: "Sequence[Group]") -> None:
+def isoflop_blocks(groups: "Sequence[Group]") -> Iterator[Block]:
     """Per group its optima, then the exponents of all groups, then what the targets get."""
     records = [group.record() for group in groups]
     if len(groups) == 1:
-        _print_budgets(console, records[0])
+        yield _budgets(records[0])
     rows = []
     for record in records:
         for method, found in record["exponents"].items():
@@ -29,15 +27,15 @@ def print_isoflop(console: "Console", groups: "Sequence[Group]") -> None:
             )
             rows.append([*record["group"].values(), method, *numbers])
     names = list(records[0]["group"])
-    print_table(console, [*names, "method", "a", "95 %", "b", "95 %", "budgets"], rows, "N* ∝ C^a, D* ∝ C^b")
-    _print_targets(console, records)
+    yield Table([*names, "method", "a", "95 %", "b", "95 %", "budgets"], rows, "N* ∝ C^a, D* ∝ C^b")
+    yield _targets(records)
     for group in groups:
         if group.name:
-            console.print(", ".join(f"{key}={value}" for key, value in group.name.items()))
-        print_findings(console, group.findings)
+            yield ", ".join(f"{key}={value}" for key, value in group.name.items())
+        yield from group.findings
 
 
-def _print_budgets(console: "Console", record: dict[str, Any]) -> None:
+def _budgets(record: dict[str, Any]) -> Table:
     methods = [m for m in ("parabola", "akima", "surface", "points") if m in record["budgets"][0]]
     rows = []
     for budget in record["budgets"]:
@@ -46,10 +44,10 @@ def _print_budgets(console: "Console", record: dict[str, Any]) -> None:
             for m in methods
         ]
         rows.append([number(budget["flops"]), str(budget["sizes"]), *cells])
-    print_table(console, ["budget (FLOPs)", "sizes", *(f"N*, {m}" for m in methods)], rows)
+    return Table(["budget (FLOPs)", "sizes", *(f"N*, {m}" for m in methods)], rows)
 
 
-def _print_targets(console: "Console", records: list[dict[str, Any]]) -> None:
+def _targets(records: list[dict[str, Any]]) -> Table:
     rows = []
     for record in records:
         for target, bias in zip(
@@ -64,26 +62,22 @@ def _print_targets(console: "Console", records: list[dict[str, Any]]) -> None:
                 cells = [f"{number(found[key])} {interval(found[f'{key}_ci'])}" for key in ("n", "d")]
                 rows.append([*record["group"].values(), number(target["flops"]), method, *cells, error])
     header = [*records[0]["group"], "FLOPs", "method", "N*", "D*", "bias of parabolas, N / D %"]
-    print_table(
-        console, header, rows, "extrapolated to a budget; bias: noise-free on these grids, from the fitted surface"
-    )
+    return Table(header, rows, "extrapolated to a budget; bias: noise-free on these grids, from the fitted surface")
 
 
-def print_multiverse(
-    console: "Console", summaries: dict[str, dict[str, Any]], found: "Sequence[Universe]", target: float
-) -> None:
+def multiverse_blocks(
+    summaries: dict[str, dict[str, Any]], found: "Sequence[Universe]", target: float
+) -> Iterator[Block]:
     """The spread of each quantity, and its median under each option."""
     failed = [universe for universe in found if not universe.values]
-    console.print(
-        f"{len(found)} specifications" + (f", {len(failed)} without a fit ({failed[0].reason})" if failed else "")
-    )
+    yield f"{len(found)} specifications" + (f", {len(failed)} without a fit ({failed[0].reason})" if failed else "")
     rows = []
     for name, s in summaries.items():
         share = "" if s["inside_reference_ci"] is None else f"{s['inside_reference_ci']:.0%}"
         numbers = [number(s[key]) for key in ("lowest", "median", "highest")]
         rows.append([name, number(s["reference"]), interval(s["reference_ci"]), *numbers, share])
     header = ("quantity", "reference", "95 %", "lowest", "median", "highest", "inside that interval")
-    print_table(console, header, rows, f"n, d_per_n and loss at {target:.3g} FLOPs")
+    yield Table(header, rows, f"n, d_per_n and loss at {target:.3g} FLOPs")
     names = [name for name in ("a", "alpha", "beta", "E") if name in summaries]
     options = summaries[names[0]]["by_choice"]
     rows = [
@@ -91,10 +85,10 @@ def print_multiverse(
         for axis, some in options.items()
         for option in some
     ]
-    print_table(console, ["choice", "option", *names], rows, "median under each option")
+    yield Table(["choice", "option", *names], rows, "median under each option")
 
 
-def print_lr(console: "Console", answer: "LrAnswer") -> None:
+def lr_blocks(answer: "LrAnswer") -> Iterator[Block]:
     """A row per configuration, the law, the findings."""
     record = answer.record()
     first = record["configurations"][0]
@@ -108,18 +102,32 @@ def print_lr(console: "Console", answer: "LrAnswer") -> None:
             [*c["group"].values(), *(number(c.get(k)) for k in keys), *best, flag, number(c["sensitivity"]), *counts]
         )
     header = [*first["group"], *keys, "best LR", "95 %", "", "LR sensitivity", "runs"]
-    print_table(console, header, rows)
+    yield Table(header, rows)
     if answer.law:
         found = answer.law
         parts = " ".join(f"{name}^{p:.3f}" for name, p in found.exponents.items())
-        console.print(f"LR* = {found.constant:.4g} {parts}")
+        yield f"LR* = {found.constant:.4g} {parts}"
         rows = [
             [name, number(p), interval(found.student[name]), interval(found.ci[name])]
             for name, p in found.exponents.items()
         ]
-        print_table(console, ("exponent of", "value", "95 % Student", "95 % bootstrap"), rows)
+        yield Table(("exponent of", "value", "95 % Student", "95 % bootstrap"), rows)
     if told := answer.predicted:
         sizes = ", ".join(f"{name} {number(value)}" for name, value in told["at"].items())
         within = f" {interval([told['low'], told['high']])}" if told["low"] else ""
-        console.print(f"At {sizes} the law says LR {told['lr']:.4g}{within}", highlight=False, markup=False)
-    print_findings(console, answer.findings)
+        yield f"At {sizes} the law says LR {told['lr']:.4g}{within}"
+        if "check" in told:
+            yield _checked(told["check"])
+    yield from answer.findings
+
+
+def _checked(check: dict[str, Any]) -> str:
+    own = f"{number(check['lr'])} {interval([check['low'], check['high']])}" if check["lr"] else "not determined"
+    best = f"the lowest tested loss is {check['lowest']:.4f} at {number(check['best_tested'])}"
+    if check["at_predicted"] is None:
+        return f"Runs of that size: their own optimum is {own}; {best}; the law's rate lies outside of what was tested"
+    above = check["at_predicted"] - check["lowest"]
+    return (
+        f"Runs of that size: their own optimum is {own}; {best}; at the law's rate it is {check['at_predicted']:.4f} "
+        f"({above:+.4f}, between the tested rates beside it)"
+    )

@@ -1,0 +1,75 @@
+"""Loss by position: what an arm makes of the context before a token, at the last evaluation of every finished run."""
+
+from typing import TYPE_CHECKING
+
+import polars as pl
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, NullFormatter
+
+from analysis.draw import INK, Look, canvas, label_ends, padded, shown, tips
+from analysis.frames import query
+from analysis.select import Plan
+
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection
+
+FINAL_SQL = """
+SELECT p.arm, p.seed, l.start, l.stop, l.loss
+FROM plan_runs p JOIN runs r USING (run_id) JOIN positions l USING (run_id)
+WHERE p.sweep = $sweep AND p.plan_id = $plan_id AND r.state = 'DONE' AND l.split = 'val'
+    AND l.step = r.steps AND isfinite(l.loss)
+"""
+PLACE = ["arm", "start", "stop"]
+
+
+def final_losses(con: "DuckDBPyConnection", plan: Plan) -> pl.DataFrame:
+    """arm, seed, start, stop, loss: mean over positions start to stop - 1, in nats, of runs that are done."""
+    return query(con, FINAL_SQL, plan)
+
+
+def minus_baseline(losses: pl.DataFrame, baseline: str) -> pl.DataFrame:
+    """The same with the loss of the baseline at that seed and position taken off; seeds without it are left out."""
+    base = losses.filter(arm=baseline).select("seed", "start", "stop", base="loss")
+    arms = losses.filter(pl.col("arm") != baseline).join(base, on=["seed", "start", "stop"])
+    return arms.with_columns(loss=pl.col("loss") - pl.col("base")).drop("base")
+
+
+def over_seeds(losses: pl.DataFrame) -> pl.DataFrame:
+    """arm, start, stop, and over seeds mean, low, high, n; in order of position."""
+    loss = pl.col("loss")
+    found = losses.group_by(PLACE).agg(mean=loss.mean(), low=loss.min(), high=loss.max(), n=loss.len())
+    return found.sort("start")
+
+
+def position_figure(curve: pl.DataFrame, title: str, looks: dict[str, Look], zero: bool = False) -> Figure:
+    """Of `over_seeds`: line = mean, band = lowest to highest seed, against tokens of context, logarithmic."""
+    with canvas() as (figure, axes):
+        axes.set_ylim(padded(min([*curve["low"], *([0.0] * zero)]), max([*curve["high"], *([0.0] * zero)])))
+        if zero:
+            axes.axhline(0, color=INK, lw=1)
+        ends = []
+        for arm, look in looks.items():
+            part = curve.filter(arm=arm).with_columns(x=(pl.col("start") + pl.col("stop") + 1) / 2)
+            if part.is_empty():
+                continue
+            axes.fill_between(part["x"], part["low"], part["high"], color=look.color, alpha=0.15, lw=0)
+            axes.plot(part["x"], part["mean"], color=look.color, lw=1.6, ls=look.dashes)
+            ends.append((arm, part["x"][-1], part["mean"][-1], look))
+            tips(axes, [(row["x"], row["mean"], _said(arm, row)) for row in part.iter_rows(named=True)])
+        _log_tokens(axes)
+        axes.set(title=title, xlabel="tokens of context (logarithmic)", ylabel="nats per token")
+        label_ends(axes, ends)
+        return figure
+
+
+def _said(arm: str, row: dict[str, float]) -> str:
+    first, last = int(row["start"]) + 1, int(row["stop"])
+    tokens = f"{first} to {last} tokens" if last > first else f"{first} token{'s' if first > 1 else ''}"
+    return f"{shown(arm)}, {tokens} of context: {row['mean']:.4f} ({row['low']:.4f} to {row['high']:.4f})"
+
+
+def _log_tokens(axes: Axes) -> None:
+    axes.set_xscale("log", base=2)
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+    axes.xaxis.set_minor_formatter(NullFormatter())

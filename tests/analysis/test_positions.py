@@ -1,0 +1,56 @@
+"""Loss by position, from rows whose means are known."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from analysis.draw import looks_for
+from analysis.positions import final_losses, minus_baseline, over_seeds, position_figure
+from analysis.report import write_report
+from analysis.select import Plan, resolve_plan
+from tests.analysis.synthetic import POSITIONS, STEPS, Arm, Builder, val_loss
+
+
+def test_it_is_the_last_evaluation_of_runs_that_are_done(con: Any, trouble: Plan) -> None:
+    states = con.execute("SELECT state FROM plan_runs JOIN runs USING (run_id) WHERE plan_id = ?", [trouble.plan_id])
+    found_states = [state for (state,) in states.fetchall()]
+    found = final_losses(con, trouble)
+    assert 0 < found_states.count("DONE") < len(found_states)
+    assert len(found) == found_states.count("DONE") * len(POSITIONS)
+
+
+def test_means_and_extremes_are_over_seeds(con: Any, plan: Plan) -> None:
+    rows = {(row["arm"], row["start"]): row for row in over_seeds(final_losses(con, plan)).to_dicts()}
+    losses = [val_loss(Arm("gelu", -0.004), seed, STEPS) for seed in range(3)]
+    row = rows["gelu", 2]
+    assert (row["stop"], row["n"]) == (4, 3)
+    assert row["mean"] == pytest.approx(sum(losses) / 3 + 0.5)
+    assert (row["low"], row["high"]) == (pytest.approx(min(losses) + 0.5), pytest.approx(max(losses) + 0.5))
+
+
+def test_the_difference_is_paired_by_seed(con: Any, plan: Plan) -> None:
+    gap = over_seeds(minus_baseline(final_losses(con, plan), "relu"))
+    assert set(gap["arm"]) == {"gelu", "silu", "swiglu", "geglu"}
+    each = [val_loss(Arm("swiglu", -0.035), s, STEPS) - val_loss(Arm("relu"), s, STEPS) for s in range(3)]
+    row = gap.filter(arm="swiglu", start=64).to_dicts()[0]
+    assert (row["low"], row["high"]) == (pytest.approx(min(each)), pytest.approx(max(each)))
+
+
+def test_arms_keep_their_looks_and_a_pointer_finds_the_values(con: Any, plan: Plan) -> None:
+    looks = looks_for(["relu", "gelu"], "relu")
+    figure = position_figure(over_seeds(final_losses(con, plan)), "By position", looks)
+    colors = {line.get_color() for line in figure.axes[0].get_lines() if line.get_linewidth() == 1.6}
+    assert colors == {look.color for look in looks.values()}
+    told = [str(line.get_gid()) for line in figure.axes[0].get_lines() if line.get_gid()]
+    assert len(told) == 2 * len(POSITIONS) and any("3 to 4 tokens of context" in text for text in told)
+
+
+def test_the_report_has_both_pictures_and_none_without_rows(con: Any, plan: Plan, tmp_path: Path) -> None:
+    names = {path.stem for path in write_report(con, plan, tmp_path / "with").images}
+    assert {"position", "position_difference"} <= names
+    old = Builder().plan([Arm("a"), Arm("b")])
+    old.con.execute("DELETE FROM position_rows")
+    names = {path.stem for path in write_report(old.con, resolve_plan(old.con, "ffn_ablation"), tmp_path / "no").images}
+    assert not names & {"position", "position_difference"}
+    old.con.close()
