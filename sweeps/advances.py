@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from results.files import now, read_json, write_json
+from results.home import Home
 from results.state import SETTLED, RunState, State
-from sweeps import slurm
+from sweeps import slurm, stored
 from sweeps.stored import StoredPlan
 
 STAGES = {
@@ -39,12 +40,12 @@ def others(folder: Path, name: str | None = None) -> list[str]:
     return [job for job in jobs if not queue.answered or job in queue.live]
 
 
-def notes(plan: StoredPlan, states: Iterable[RunState]) -> list[str]:
+def notes(plan: StoredPlan, states: Iterable[RunState], home: Home) -> list[str]:
     """Which stage a plan is, and who goes on from there; nothing about a sweep that is not tuned."""
     stage = plan.content.get("stage")
     if stage is None:
         return []
-    said = [f"stage: {STAGES.get(stage, stage)}"]
+    said = [f"stage: {STAGES.get(stage, stage)}", *_undone(plan, home)]
     words = {state.state for state in states}
     over = words <= SETTLED
     if stage == "verdict" and over:
@@ -58,3 +59,18 @@ def notes(plan: StoredPlan, states: Iterable[RunState]) -> list[str]:
         said.append(f"the job between the stages: {newest['said']}")
     later = " when these runs have ended, if it does not wait already" if State.RUNNING in words else ""
     return [*said, f"`lab sweep` goes on from here{later}"]
+
+
+def _undone(plan: StoredPlan, home: Home) -> list[str]:
+    """Earlier stages of which a run is not over any more: somebody deleted its folder."""
+    order = list(STAGES)
+    before = order[: order.index(str(plan.content["stage"]))]
+    said = []
+    for other in stored.all_plans(home):
+        of_same = other.content.get("tuning") == plan.content["tuning"] and other.content.get("stage") in before
+        states = stored.run_states(home, other.run_ids, slurm.Queue()) if of_same else []
+        if gone := sum(state.state not in SETTLED for state in states):
+            said.append(
+                f"{gone} of {len(states)} runs of stage {other.content['stage']} are gone: `lab sweep` mends it"
+            )
+    return said

@@ -218,6 +218,8 @@ class Running:
     def leave(self) -> dict[str, int]:
         """Return at once; the workers go on."""
         self.console.print(f"running in the background: lab status {self.plan.sweep}")
+        if isinstance(self.plan, tune.StagePlan) and self.plan.stage != "verdict" and not self.launched.job_ids:
+            self.console.print("the next stage begins with the next `lab sweep` after these runs have ended")
         return show.counts(stored.run_states(self.home, self._stored().run_ids, slurm.Queue()))
 
     def _stored(self) -> stored.StoredPlan:
@@ -241,7 +243,7 @@ def status(name: str, home: Home) -> dict[str, Any]:
         for run, state in zip(found.runs, states, strict=True)
     ]
     names = {key: found.content[key] for key in ("sweep", "plan_id", "scale")} | {"stage": found.content.get("stage")}
-    notes = [*advances.notes(found, states), *_notes(queue)]
+    notes = [*advances.notes(found, states, home), *_notes(queue)]
     return names | {"runs": rows, "counts": show.counts(states), "notes": notes}
 
 

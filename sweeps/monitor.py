@@ -12,13 +12,14 @@ from rich.text import Text
 
 from results import views
 from results.home import Home
-from results.state import ENDED, RunState, State
-from sweeps import slurm
+from results.state import ENDED, SETTLED, RunState, State
+from sweeps import advances, slurm
 from sweeps.show import STYLES, counts_line, duration, quantity
 from sweeps.stored import StoredPlan, find_plan, run_states
 from sweeps.watch import SCHEDULER_EVERY_S, Eta
 
 LOOK_EVERY_S = 2.0
+PATIENCE_S = 10.0  # between two stages of a tuned sweep, where no job on SLURM is known to go on
 MOST_ROWS = 40
 ORDER = (State.RUNNING, State.FAILED, State.LOST, State.HELD, State.UNKNOWN, State.PREEMPTED, State.DIVERGED)
 
@@ -70,22 +71,26 @@ def _rank(state: RunState) -> int:
 
 
 def monitor(name: str, home: Home, console: Console) -> None:
-    """Show until Ctrl-C or until every run has ended. Without a terminal: one line per look that differs."""
-    plan = find_plan(home, name)
-    watching = Monitor(plan, home, Eta(plan.runs, time.monotonic()))
-    if not console.is_terminal:
-        _lines(watching, console)
-        return
+    """Show until Ctrl-C or until every run has ended, of a tuned sweep stage after stage. Without a terminal: one line
+    per look that differs."""
+    show = _live if console.is_terminal else _lines
+    plan: StoredPlan | None = find_plan(home, name)
+    while plan:
+        states = show(Monitor(plan, home, Eta(plan.runs, time.monotonic())), console)
+        plan = _next_stage(plan, states, name, home)
+
+
+def _live(watching: Monitor, console: Console) -> list[RunState]:
     with Live(console=console, refresh_per_second=4, screen=False) as live:
         while True:
             states = watching.look()
             live.update(watching.screen(states))
             if all(state.state in ENDED for state in states):
-                return
+                return states
             time.sleep(LOOK_EVERY_S)
 
 
-def _lines(watching: Monitor, console: Console) -> None:
+def _lines(watching: Monitor, console: Console) -> list[RunState]:
     before = ""
     while True:
         states = watching.look()
@@ -94,5 +99,19 @@ def _lines(watching: Monitor, console: Console) -> None:
             console.print(f"{line} ({watching.eta.line(states)})")
             before = line
         if all(state.state in ENDED for state in states):
-            return
+            return states
+        time.sleep(LOOK_EVERY_S)
+
+
+def _next_stage(plan: StoredPlan, states: Sequence[RunState], name: str, home: Home) -> StoredPlan | None:
+    """The plan that follows this one, as soon as somebody made it; None where nobody goes on."""
+    if plan.content.get("stage") in (None, "verdict") or any(state.state not in SETTLED for state in states):
+        return None
+    first, began = plan.folder.with_name(str(plan.content["tuning"])), time.monotonic()
+    while True:
+        newest = find_plan(home, name)
+        if newest.folder != plan.folder:
+            return newest
+        if time.monotonic() - began > PATIENCE_S and not advances.others(first):
+            return None
         time.sleep(LOOK_EVERY_S)

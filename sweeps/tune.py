@@ -27,6 +27,11 @@ from sweeps import slurm, space, stored
 from sweeps.plan import Plan, PlannedRun
 from sweeps.spec import TUNING_SEED, Range, Sweep, SweepError, Tune
 
+
+class Impossible(SweepError):
+    """An arm that the config refuses at a point."""
+
+
 Stage = Literal["tune", "widen", "verdict"]
 Params = tuple[Any, ...]  # one value per axis
 DIGITS = 6  # of a point between the ends of a range, so that it reads well
@@ -258,7 +263,7 @@ def _at(run: PlannedRun, params: Mapping[str, Any], seed: int) -> PlannedRun:
     try:
         config = changed(run.config, {**params, "seed": seed})
     except ConfigError as error:
-        raise SweepError(f"tune: {run.arm} cannot be: {error}") from None
+        raise Impossible(f"tune: {run.arm} cannot be: {error}") from None
     if count.account(config) != run.account:
         raise SweepError(f"tune: {run.arm} costs something else than the arm: only what leaves size and tokens alone")
     return replace(run, config=config)
@@ -318,7 +323,7 @@ def _widened(first: StagePlan, sides: Mapping[str, set[str]]) -> StagePlan | Non
     for point in (point for point in grid if point not in old):
         try:
             runs += _trials(arms, first.tuning, [point])
-        except SweepError:
+        except Impossible:
             continue
     return _stage(first, "widen", first.tuning, runs, first.plan_id) if runs else None
 

@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import shutil
 import signal
 from pathlib import Path
 from typing import Any
@@ -130,6 +131,30 @@ def test_a_stage_with_a_failed_run_ends_there(tmp_path: Path, text_file: Path, u
     done = user.lab("sweep", str(write(tmp_path, text_file)), "--yes", "--set", f"train.batch={10**12}", code=1)
     assert "failed (oom)" in done.stderr
     assert user.json("status", "gate")["stage"] == "tune"
+
+
+def test_status_watches_all_stages_and_misses_a_run_that_was_deleted(
+    tmp_path: Path, text_file: Path, user: User
+) -> None:
+    command = ["sweep", str(write(tmp_path, text_file, steps=200, every=50)), "--yes", "-j", "1"]
+    launcher = user.start(*command)
+    wait_until(lambda: bool(list(user.home.glob("sweeps/*/*/plan.json"))), "a plan")
+    told = user.lab("status", "gate", "--watch", timeout=300).stdout
+    assert launcher.wait() == 0
+    assert "6 of 6 done" in told and told.splitlines()[-1].startswith("4 of 4 done")
+    assert user.json("status", "gate")["notes"] == ["stage: verdict, the best of each arm on fresh seeds"]
+    plans = [json.loads(path.read_text()) for path in user.home.glob("sweeps/*/*/plan.json")]
+    (tuned,) = (plan for plan in plans if plan["stage"] == "tune")
+    shutil.rmtree(user.home / "runs" / tuned["runs"][0]["run_id"])
+    assert "1 of 6 runs of stage tune are gone: `lab sweep` mends it" in user.json("status", "gate")["notes"]
+    user.lab(*command)
+    assert len(user.json("status", "gate")["notes"]) == 1
+
+
+def test_left_alone_it_says_how_the_next_stage_begins(tmp_path: Path, text_file: Path, user: User) -> None:
+    told = user.lab("sweep", str(write(tmp_path, text_file)), "--yes", "--no-wait").stderr
+    assert "the next stage begins with the next `lab sweep`" in told
+    wait_until(lambda: set(user.json("status", "gate")["counts"]) == {"DONE"}, "the tuning runs", 60)
 
 
 def planned(tmp_path: Path, text_file: Path, space: str, **more: Any) -> StagePlan:
