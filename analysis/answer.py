@@ -87,8 +87,8 @@ def terms(plan: Plan, rows: list[dict[str, Any]]) -> list[str]:
     if not others:
         return []
     unit = next((row["difference_unit"] for row in others if row["difference_unit"]), "nats per token")
-    said = [f"Differences in {unit}, each with its own 95 % interval; better, worse and equivalent hold for all "
-            f"{len(others)} arms at once (Holm)."]  # fmt: skip
+    family = f"; better, worse and equivalent hold for all {len(others)} arms at once (Holm)" if len(others) > 1 else ""
+    said = [f"Differences in {unit}, each with its own 95 % interval{family}."]
     if plan.smallest_effect:
         said.append(f"The plan calls {plan.smallest_effect:g} nats the smallest difference that matters.")
     tuned = [row["tuned"] for row in rows if row["tuned"]]

@@ -1,7 +1,7 @@
 """Everything `lab lr` says: per configuration the best learning rate and the sensitivity, and the law between them."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -45,17 +45,32 @@ class Curve:
 
 
 @dataclass(frozen=True)
+class Beside:
+    """A tested rate next to the law's: its runs, how many of them diverged, the mean loss of the others."""
+
+    lr: float
+    loss: float | None
+    runs: int
+    diverged: int
+
+
+@dataclass(frozen=True)
 class Check:
-    """What runs at a size that the law has not seen say of its rate: their own optimum with its interval, the lowest
-    mean loss of a tested rate, and the loss at the law's rate, straight in log LR between the tested ones beside it
-    (None outside of them)."""
+    """What runs at a size that the law has not seen say of its rate.
+
+    Their own optimum as in `LrOptimum` (None where there is none), the lowest mean loss of a tested rate without a
+    divergence (None without any), the tested rates beside the law's, and `at_most`: the loss there straight in log LR
+    between these two, which in a valley is too high. None where one of the two is missing or has a divergence.
+    """
 
     lr: float | None
     low: float | None
     high: float | None
-    best_tested: float
-    lowest: float
-    at_predicted: float | None
+    interior: bool
+    best_tested: float | None
+    lowest: float | None
+    beside: tuple[Beside, ...]
+    at_most: float | None
 
 
 @dataclass(frozen=True)
@@ -67,8 +82,8 @@ class LrAnswer:
     findings: list[Finding]
     asked: Mapping[str, float] | None = None
     """Sizes for which the law is to say a learning rate."""
-    there: Curve | None = None
-    """Runs of that size, which the law has not seen."""
+    check: Check | None = None
+    """What runs of that size say, which the law has not seen."""
 
     @property
     def predicted(self) -> dict[str, Any] | None:
@@ -76,9 +91,8 @@ class LrAnswer:
         if not (self.asked and self.law):
             return None
         low, high = self.law.interval_at(self.asked) or (None, None)
-        lr = self.law.at(self.asked)
-        found = {"at": dict(self.asked), "lr": lr, "low": low, "high": high}
-        return found | ({"check": asdict(check(self.there, lr))} if self.there else {})
+        found = {"at": dict(self.asked), "lr": self.law.at(self.asked), "low": low, "high": high}
+        return found | ({"check": asdict(self.check)} if self.check else {})
 
     def record(self) -> dict[str, Any]:
         """For --json: with one configuration its optimum is at the top as well."""
@@ -125,26 +139,47 @@ def answer_lr(
     return LrAnswer(curves, found, [*findings, *_findings(curves)], at)
 
 
-def check(there: Curve, predicted: float) -> Check:
-    """How good the rate `predicted` is for the runs of `there`. Raises TableError where none of them is stable."""
-    means = there.rows.group_by("lr").agg(pl.col("loss").mean()).filter(pl.col("loss").is_finite()).sort("lr")
-    if means.is_empty():
-        raise TableError("--check: no run there ended with a finite loss")
-    lrs, losses = means["lr"].to_numpy(), means["loss"].to_numpy()
-    inside = lrs[0] <= predicted <= lrs[-1]
-    at = float(np.interp(np.log(predicted), np.log(lrs), losses)) if inside else None
-    lowest = int(np.argmin(losses))
-    lr, low, high = (there.best.lr, there.best.low, there.best.high) if there.best else (None, None, None)
-    return Check(lr, low, high, float(lrs[lowest]), float(losses[lowest]), at)
-
-
-def of_size(answer: LrAnswer, at: Mapping[str, float]) -> Curve:
-    """The one configuration of `answer` that has the sizes `at`. Raises TableError without one, or with several."""
-    found = [c for c in answer.curves if all(np.isclose(c.features.get(k, np.nan), v) for k, v in at.items())]
+def checked(answer: LrAnswer, other: LrAnswer) -> LrAnswer:
+    """`answer`, whose law was asked about a size, with what the runs of that size in `other` say. Raises TableError
+    where the law has seen that size, or where `other` has no such runs."""
+    if not (answer.law and answer.asked):
+        raise TableError("--check: say --at as well, the size of those runs")
+    sizes = ", ".join(f"{name} {value:g}" for name, value in answer.asked.items())
+    if _of_size(answer, answer.asked):
+        raise TableError(f"--check: the law has seen {sizes}; leave those runs out with --where")
+    found = _of_size(other, answer.asked)
     if len(found) != 1:
-        sizes = ", ".join(f"{name} {value:g}" for name, value in at.items())
-        raise TableError(f"--check: {len(found) or 'no'} configurations there have {sizes}; it takes one (see --where)")
-    return found[0]
+        count = f"{len(found)} configurations" if found else "no configuration"
+        raise TableError(f"--check: {count} there with {sizes}; it takes one (--check-where chooses)")
+    return replace(answer, check=_check(found[0], answer.law.at(answer.asked)))
+
+
+def _of_size(answer: LrAnswer, at: Mapping[str, float]) -> list[Curve]:
+    return [c for c in answer.curves if all(np.isclose(c.features.get(k, np.nan), v) for k, v in at.items())]
+
+
+def _check(there: Curve, predicted: float) -> Check:
+    rates = [_beside(lr, there) for lr in sorted(there.rows["lr"].unique())]
+    known = [rate for rate in rates if rate.loss is not None and not rate.diverged]
+    lowest = min(known, key=lambda rate: float(rate.loss or 0.0), default=None)
+    below, above = [r for r in rates if r.lr <= predicted][-1:], [r for r in rates if r.lr > predicted][:1]
+    beside = tuple(below + above)
+    at_most = None
+    if len(beside) == 2 and all(rate in known for rate in beside):
+        x, y = np.log([rate.lr for rate in beside]), [float(rate.loss or 0.0) for rate in beside]
+        at_most = float(np.interp(np.log(predicted), x, y))
+    best_tested, lowest_loss = (lowest.lr, lowest.loss) if lowest else (None, None)
+    if there.best is None:
+        return Check(None, None, None, False, best_tested, lowest_loss, beside, at_most)
+    best = there.best
+    return Check(best.lr, best.low, best.high, best.interior, best_tested, lowest_loss, beside, at_most)
+
+
+def _beside(lr: float, there: Curve) -> Beside:
+    losses = there.rows.filter(pl.col("lr") == lr)["loss"].to_numpy()
+    stable = losses[np.isfinite(losses) & (losses < (np.inf if there.initial_loss is None else there.initial_loss))]
+    mean = float(stable.mean()) if len(stable) else None
+    return Beside(float(lr), mean, len(losses), len(losses) - len(stable))
 
 
 def _check_asked(at: Mapping[str, float], law: Law | None, named: Sequence[str]) -> None:

@@ -185,6 +185,7 @@ def lr(
     check: Annotated[
         str | None, typer.Option(metavar="TABLE|NAME", help="Runs of the size of --at, which the law has not seen.")
     ] = None,
+    check_where: Annotated[str | None, typer.Option(help="--where for --check [default: the same].")] = None,
     seed: opt.SeedColumn = None,
     where: opt.Where = None,
     plots: opt.Plots = None,
@@ -193,27 +194,21 @@ def lr(
     home: HomeOption = None,
 ) -> None:
     """The best learning rate with its interval, the LR sensitivity, and the law of the best LR over width, N and D."""
-    from dataclasses import replace
-
-    from analysis.answer_lr import answer_lr, of_size
+    from analysis.answer_lr import answer_lr, checked
     from analysis.ladder import Rules
-    from analysis.tables import TableError
     from analysis.told_study import lr_blocks
 
     wanted = opt.columns(lr=lr, loss=loss, n=n, d=d, width=width, seed=seed)
 
-    def answer_of(what: str, sizes: dict[str, float]) -> "LrAnswer":
+    def answer_of(what: str, where: str | None, sizes: dict[str, float]) -> "LrAnswer":
         frame, meant = opt.table_of(what, wanted, home)
         # A sweep knows its widths and its loss at initialisation.
         start = initial_loss or ("initial_loss" if "initial_loss" in frame.columns and meant is not wanted else None)
         return answer_lr(frame, meant, Rules(where=where), group or (), start, sizes)
 
-    sizes = opt.sizes(at or [])
-    if check and not sizes:
-        raise TableError("--check: say --at as well, the size of those runs")
-    found = answer_of(source, sizes)
+    found = answer_of(source, where, opt.sizes(at or []))
     if check:
-        found = replace(found, there=of_size(answer_of(check, {}), sizes))
+        found = checked(found, answer_of(check, check_where or where, {}))
 
     def draw() -> "list[Picture]":
         from analysis.lr_figures import lr_pictures
@@ -284,9 +279,10 @@ def _add_section(asked: opt.Asked, blocks: "list[Block]", pictures: "list[Pictur
 
     home, command = home_at(asked.home), shlex.join(["lab", *sys.argv[1:]])
     if is_file(asked.source):
-        folder = home.reports / slug(Path(asked.source).name)
+        path = Path(asked.source).resolve()
+        folder = home.reports / slug(path.name, str(path))
         keep(folder, str(asked.section), command, None, blocks, pictures)
-        return {"report": [str(write_sections(Path(asked.source).name, kept(folder), folder).page)]}
+        return {"report": [str(write_sections(path, kept(folder), folder).page)]}
     with results.open(home) as con:
         plan = resolve_plan(con, asked.source)
         folder = folder_of(home, plan)

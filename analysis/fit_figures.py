@@ -36,7 +36,7 @@ def fit_pictures(answer: Answer) -> list[Picture]:
         caption = "Rise of the deviance; below the dashed line is the 95 % interval. Flat: not identified."
         pictures.append(Picture("fit_profiles", "Profile likelihood", caption, profile_figure(answer)))
     if answer.extrapolation:
-        caption = "Each line is fitted to the runs left of its first dot and predicts those to the right."
+        caption = "A dot: a fit to the runs up to there and its error beyond; number: share that its intervals cover."
         pictures.append(Picture("fit_extrapolation", "Rolling extrapolation", caption, extrapolation_figure(answer)))
     return pictures
 

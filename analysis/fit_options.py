@@ -31,10 +31,21 @@ Final = Annotated[bool, typer.Option("--final", help="Keep the last row of each 
 PerPair = Annotated[float, typer.Option(min=1e-9, help="FLOPs per parameter and token.")]
 Embeddings = Annotated[str | None, typer.Option(help="Whether N counts embeddings: in or out.")]
 Plots = Annotated[Path | None, typer.Option(help="Folder for pictures (SVG and PNG).")]
+
+
+def _a_title(text: str | None) -> str | None:
+    if text is not None and not text.strip():
+        raise typer.BadParameter("a title has letters")
+    return text
+
+
 SectionTitle = Annotated[
     str | None,
     typer.Option(
-        "--section", metavar="TITLE", help="Add this, with pictures, to the sweep's report or the table's page."
+        "--section",
+        metavar="TITLE",
+        help="Add this, with pictures, to the sweep's report or the table's page.",
+        callback=_a_title,
     ),
 ]
 Group = Annotated[list[str] | None, typer.Option("--group", help="Column that splits the table; may be repeated.")]

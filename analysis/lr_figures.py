@@ -23,16 +23,22 @@ MOST_GROUPS, MOST_NAMED = 6, 8
 def isoflop_pictures(groups: Sequence[Group]) -> list[Picture]:
     """Profiles and best N of each group, of the first few where there are many."""
     pictures = []
+    some = f" The first {MOST_GROUPS} of {len(groups)} groups are drawn." if len(groups) > MOST_GROUPS else ""
     for i, group in enumerate(groups[:MOST_GROUPS]):
         name = ", ".join(group.name.values())
-        caption = "Dots: runs; lines: parabolas; marks: optima by each method."
+        where = f"{name}. " if name else ""
+        caption = f"{where}Dots: runs; lines: parabolas; marks: optima by each method.{some}"
         if "points" not in group.optima:
             pictures.append(
                 Picture(f"isoflop_profiles_{i}", f"IsoFLOP profiles {name}", caption, profiles_figure(group))
             )
-        caption = "Marks: best N of each budget; lines: the power laws through those inside their grid."
+        caption = f"{where}Marks: best N of each budget; lines: the power laws through those inside their grid.{some}"
         pictures.append(Picture(f"isoflop_optimal_{i}", f"Best N {name}", caption, optimal_figure(group)))
     return pictures
+
+
+def _of(group: Group) -> str:
+    return f": {shown(', '.join(group.name.values()))}" if group.name else ""
 
 
 def profiles_figure(group: Group) -> Figure:
@@ -51,7 +57,7 @@ def profiles_figure(group: Group) -> Figure:
                     axes.plot(np.exp(best.log_n), best.loss, mark, ms=5, mfc="none", color=INK, mew=0.8)
         low, high = group.profiles[0].flops, group.profiles[-1].flops
         axes.set(xscale="log", xlabel="parameters N", ylabel="loss (nats)")
-        axes.set_title(f"IsoFLOP profiles, {low:.2g} to {high:.2g} FLOPs")
+        axes.set_title(f"IsoFLOP profiles, {low:.2g} to {high:.2g} FLOPs{_of(group)}")
         return figure
 
 
@@ -68,7 +74,8 @@ def optimal_figure(group: Group) -> Figure:
             if line:
                 axes.plot(flops, [line.at(c)[0] for c in flops], color=color, lw=1)
             axes.plot([], [], mark, color=color, ls="-", ms=4.5, label=f"{method}: N ∝ C^{slope:.3f}")
-        axes.set(xscale="log", yscale="log", xlabel="training FLOPs C", ylabel="best N", title="Compute-optimal N")
+        axes.set(xscale="log", yscale="log", xlabel="training FLOPs C", ylabel="best N")
+        axes.set_title(f"Compute-optimal N{_of(group)}")
         axes.legend(frameon=False, fontsize=8)
         return figure
 
@@ -178,6 +185,6 @@ def _ask(axes: Axes, answer: LrAnswer, name: str) -> None:
     axes.plot(x, told["lr"], "D", color=INK, mfc="none", label="the law, unseen size")
     if told["low"]:
         axes.plot([x, x], [told["low"], told["high"]], color=INK, lw=1, ls=":")
-    if told.get("check", {}).get("lr"):
-        axes.plot(x, told["check"]["lr"], "*", ms=9, color=COLORS[1], label="measured there")
+    if answer.check and answer.check.lr and answer.check.interior:
+        axes.plot(x, answer.check.lr, "*", ms=9, color=COLORS[1], label="measured there")
     axes.legend(frameon=False, fontsize=8)

@@ -52,7 +52,7 @@ SMOOTHING = (
     "mean over seeds, not smoothed; light band: lowest and highest loss of any seed at any step; ×: a loss not finite."
 )
 RAW = "A line per run, not smoothed: of every bin of steps the lowest and the highest loss; ×: a loss not finite."
-POSITION = "After the last step. Line: mean over seeds; band: lowest to highest seed. Each point: half an octave."
+POSITION = "After the last step. Line: mean over seeds; band: lowest to highest seed. A point: half an octave."
 CUT_NOTE = "The early fall is cut off."
 
 
@@ -214,7 +214,9 @@ def _positions(con: "DuckDBPyConnection", plan: Plan, looks: dict[str, Look]) ->
     if len(gap):
         title = f"By position, minus {shown(str(plan.baseline), 16)}"
         figure = positions.position_figure(positions.over_seeds(gap), title, looks, zero=True)
-        pictures.append(Picture("position_difference", title, f"Paired by seed. {POSITION}", figure))
+        others = set(losses["arm"]) - {*gap["arm"], plan.baseline}
+        left = f" Evaluated on other sequences, and left out: {', '.join(sorted(others))}." if others else ""
+        pictures.append(Picture("position_difference", title, f"Paired by seed. {POSITION}{left}", figure))
     return pictures
 
 

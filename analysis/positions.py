@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
 FINAL_SQL = """
-SELECT p.arm, p.seed, l.start, l.stop, l.loss
+SELECT p.arm, p.seed, l.start, l.stop, l.loss,
+    concat_ws(' ', r.data_fingerprint, r.tokenizer, r.config->'model'->>'context', r.config->'train'->>'eval_sequences')
+        AS sequences
 FROM plan_runs p JOIN runs r USING (run_id) JOIN positions l USING (run_id)
 WHERE p.sweep = $sweep AND p.plan_id = $plan_id AND r.state = 'DONE' AND l.split = 'val'
     AND l.step = r.steps AND isfinite(l.loss)
@@ -24,14 +26,16 @@ PLACE = ["arm", "start", "stop"]
 
 
 def final_losses(con: "DuckDBPyConnection", plan: Plan) -> pl.DataFrame:
-    """arm, seed, start, stop, loss: mean over positions start to stop - 1, in nats, of runs that are done."""
+    """arm, seed, start, stop, loss: mean over positions start to stop - 1, in nats, of runs that are done; and what
+    decides which sequences these are."""
     return query(con, FINAL_SQL, plan)
 
 
 def minus_baseline(losses: pl.DataFrame, baseline: str) -> pl.DataFrame:
-    """The same with the loss of the baseline at that seed and position taken off; seeds without it are left out."""
-    base = losses.filter(arm=baseline).select("seed", "start", "stop", base="loss")
-    arms = losses.filter(pl.col("arm") != baseline).join(base, on=["seed", "start", "stop"])
+    """The same with the loss of the baseline at that seed and position taken off; seeds without it are left out, and
+    so are arms that were evaluated on other sequences: there a position is another place of the text."""
+    base = losses.filter(arm=baseline).select("sequences", "seed", "start", "stop", base="loss")
+    arms = losses.filter(pl.col("arm") != baseline).join(base, on=["sequences", "seed", "start", "stop"])
     return arms.with_columns(loss=pl.col("loss") - pl.col("base")).drop("base")
 
 

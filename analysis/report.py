@@ -14,10 +14,11 @@ from analysis.frames import arms_of, changes_between_arms, runs_frame
 from analysis.lint_sweep import lint
 from analysis.pictures import Picture, pictures_for
 from analysis.provenance import attempts_frame, listed, provenance
-from analysis.report_text import latex, latex_sections, markdown, markdown_sections
-from analysis.sections import Drawn, Section
+from analysis.report_text import latex, latex_of_table, markdown, markdown_of_table
+from analysis.sections import Section, StoredPicture
 from analysis.select import Plan
 from analysis.table import number, summary, troubles
+from analysis.told import sort_key
 from analysis.units import si
 from results.files import write_bytes
 
@@ -135,16 +136,16 @@ def write_report(
     return ReportFiles(_write(out / NAMES[kind], text), images)
 
 
-def write_sections(title: str, sections: Sequence[Section], out: Path) -> ReportFiles:
+def write_sections(table: Path, sections: Sequence[Section], out: Path) -> ReportFiles:
     """A report that is nothing but sections, as the page and as both texts: what there is to say of a table."""
     images = _save([picture for section in sections for picture in section.pictures], out)
-    _write(out / NAMES["md"], f"# {title}\n\n{markdown_sections(sections)}")
-    _write(out / NAMES["latex"], latex_sections(sections))
-    page = _template("sections.html").render(title=title, sections=sections)
+    _write(out / NAMES["md"], markdown_of_table(table, sections))
+    _write(out / NAMES["latex"], latex_of_table(table, sections))
+    page = _template("sections.html").render(table=table, sections=sections)
     return ReportFiles(_write(out / NAMES["html"], page), images)
 
 
-def _save(pictures: Sequence[Picture | Drawn], out: Path) -> list[Path]:
+def _save(pictures: Sequence[Picture | StoredPicture], out: Path) -> list[Path]:
     return [path for picture in pictures for path in picture.save(out / "figures")]
 
 
@@ -157,7 +158,8 @@ def _write(path: Path, text: str) -> Path:
 def _template(name: str) -> jinja2.Template:
     """Every text goes through autoescape; a page loads nothing from elsewhere."""
     loader = jinja2.FileSystemLoader(Path(__file__).parent)
-    return jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined).get_template(name)
+    environment = jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined)
+    return environment.get_template(name, globals={"sort_key": sort_key})
 
 
 def render(

@@ -1,13 +1,14 @@
 """The report as text for the appendix of a paper: Markdown, or LaTeX with a booktabs table."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 from analysis.answer import headline, judged, own, sentence, terms
 from analysis.lint import Finding
 from analysis.pictures import Picture
 from analysis.provenance import Provenance, listed
-from analysis.sections import Section
+from analysis.sections import Section, StoredPicture
 from analysis.select import Plan
 from analysis.table import number, with_interval
 from analysis.told import Table
@@ -43,6 +44,7 @@ LATEX |= {
     "\u00a0": "~",
     "×": r"$\times$",
     "Δ": r"$\Delta$",
+    "∝": r"$\propto$",
 }
 
 
@@ -59,24 +61,34 @@ def markdown(
     lines += [f"- {_md(sentence(row))}" for row in judged(rows)] + [""]
     lines += [_md(text) for text in (*own(rows), *terms(plan, rows))] + [""]
     lines += _md_table(list(COLUMNS), [[cell(row) for cell in COLUMNS.values()] for row in rows])
-    lines += _md_pictures((p.name, p.title, p.caption) for p in pictures if p.part in SHOWN)
-    lines += ["", markdown_sections(sections), "## Warnings", ""]
+    lines += _md_pictures(p for p in pictures if p.part in SHOWN)
+    lines += ["", _markdown_sections(sections), "## Warnings", ""]
     lines += [_md_finding(finding) for finding in findings] or ["None."]
     lines += ["", "## Provenance", "", *(f"- {_md(text)}" for text in _origin(plan, origin)), ""]
     return "\n".join(lines)
 
 
-def markdown_sections(sections: Sequence[Section]) -> str:
+def markdown_of_table(table: Path, sections: Sequence[Section]) -> str:
+    """All that was answered about somebody's table."""
+    return f"# {_md(table.name)}\n\n{_md(str(table))}\n\n{_markdown_sections(sections)}"
+
+
+def latex_of_table(table: Path, sections: Sequence[Section]) -> str:
+    """The same for LaTeX."""
+    return r"\section*{" + _tex(table.name) + "}\n" + _tex(str(table)) + "\n\n" + _latex_sections(sections)
+
+
+def _markdown_sections(sections: Sequence[Section]) -> str:
     """Each with the call that made it."""
     lines: list[str] = []
     for section in sections:
-        lines += [f"## {_md(section.title)}", "", f"`{' '.join(section.command.replace('`', ' ').split())}`", ""]
+        lines += [f"## {_md(section.title)}", "", f"    {' '.join(section.command.split())}", ""]
         for block in section.blocks:
             if isinstance(block, Table):
                 lines += [*([_md(block.title), ""] if block.title else []), *_md_table(block.header, block.rows), ""]
             else:
                 lines += [_md(block) if isinstance(block, str) else _md_finding(block), ""]
-        lines += [*_md_pictures((p.name, p.title, p.caption) for p in section.pictures), ""]
+        lines += [*_md_pictures(section.pictures), ""]
     return "\n".join(lines)
 
 
@@ -93,13 +105,13 @@ def latex(
     lines += [_tex(sentence(row)) + "\n" for row in judged(rows)]
     cells = [[cell(row) for cell in COLUMNS.values()] for row in rows]
     lines += _tex_table(list(COLUMNS), cells, " ".join((*own(rows), *terms(plan, rows))))
-    lines += _tex_pictures((p.name, p.title, p.caption) for p in pictures if p.part in SHOWN)
-    lines += [latex_sections(sections)]
+    lines += _tex_pictures(p for p in pictures if p.part in SHOWN)
+    lines += [_latex_sections(sections)]
     lines += _items("Warnings", [_said(finding) for finding in findings] or ["None."])
     return "\n".join(lines + _items("Provenance", _origin(plan, origin)))
 
 
-def latex_sections(sections: Sequence[Section]) -> str:
+def _latex_sections(sections: Sequence[Section]) -> str:
     """Each with the call that made it."""
     lines: list[str] = []
     for section in sections:
@@ -109,11 +121,8 @@ def latex_sections(sections: Sequence[Section]) -> str:
                 lines += _tex_table(block.header, block.rows, block.title)
             else:
                 lines += [_tex(block if isinstance(block, str) else _said(block)), ""]
-        lines += _tex_pictures((p.name, p.title, p.caption) for p in section.pictures)
+        lines += _tex_pictures(section.pictures)
     return "\n".join(lines)
-
-
-Drawn = tuple[str, str, str]  # name, title, caption
 
 
 def _md_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
@@ -124,9 +133,9 @@ def _md_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]
     ]
 
 
-def _md_pictures(pictures: Iterable[Drawn]) -> Iterator[str]:
-    for name, title, caption in pictures:
-        yield from ("", f"![{_md(title)}](figures/{name}.png)", "", _md(caption))
+def _md_pictures(pictures: Iterable[Picture | StoredPicture]) -> Iterator[str]:
+    for picture in pictures:
+        yield from ("", f"![{_md(picture.title)}](figures/{picture.name}.png)", "", _md(picture.caption))
 
 
 def _md_finding(finding: Finding) -> str:
@@ -150,11 +159,11 @@ def _tex_table(header: Sequence[str], rows: Iterable[Sequence[str]], caption: st
     ]
 
 
-def _tex_pictures(pictures: Iterable[Drawn]) -> Iterator[str]:
-    for name, title, caption in pictures:
+def _tex_pictures(pictures: Iterable[Picture | StoredPicture]) -> Iterator[str]:
+    for picture in pictures:
         yield r"\begin{figure}[h]"
-        yield r"\centering\includegraphics[width=0.7\textwidth]{figures/" + name + ".png}"
-        yield from (r"\caption{" + _tex(f"{title}. {caption}") + "}", r"\end{figure}", "")
+        yield r"\centering\includegraphics[width=0.7\textwidth]{figures/" + picture.name + ".png}"
+        yield from (r"\caption{" + _tex(f"{picture.title}. {picture.caption}") + "}", r"\end{figure}", "")
 
 
 def _said(finding: Finding) -> str:
@@ -187,4 +196,4 @@ def _md(text: str) -> str:
 
 
 def _tex(text: str) -> str:
-    return "".join(LATEX.get(c, c) for c in " ".join(text.split(" ")).replace("\n", " "))
+    return "".join(LATEX.get(c, c) for c in text.replace("\n", " "))

@@ -29,7 +29,7 @@ FORMAT = 1
 
 
 @dataclass(frozen=True)
-class Drawn:
+class StoredPicture:
     """A picture of a section, as it lies in its folder."""
 
     path: Path  # without its ending
@@ -43,12 +43,16 @@ class Drawn:
     @property
     def inline(self) -> str:
         """For a page."""
-        return inline(self.path.with_name(f"{self.name}.svg").read_text(encoding="utf-8"), self.title)
+        return inline(self.file("svg").read_text(encoding="utf-8"), self.title)
 
     def save(self, folder: Path) -> list[Path]:
         """Copy both formats."""
         folder.mkdir(parents=True, exist_ok=True)
-        return [Path(shutil.copy(self.path.with_name(f"{self.name}.{kind}"), folder)) for kind in ("png", "svg")]
+        return [Path(shutil.copy(self.file(kind), folder)) for kind in ("png", "svg")]
+
+    def file(self, kind: str) -> Path:
+        """Its png or svg."""
+        return self.path.with_name(f"{self.name}.{kind}")
 
 
 @dataclass(frozen=True)
@@ -57,10 +61,11 @@ class Section:
 
     title: str
     command: str
+    folder: str  # where it was called
     made_at: str
     plan_id: str | None
     blocks: Sequence[Block]
-    pictures: Sequence[Drawn]
+    pictures: Sequence[StoredPicture]
 
 
 def keep(
@@ -78,6 +83,7 @@ def keep(
         "format": FORMAT,
         "title": title,
         "command": command,
+        "folder": str(Path.cwd()),
         "made_at": now(),
         "plan_id": plan_id,
         "blocks": [block if isinstance(block, str) else asdict(block) for block in blocks],
@@ -88,16 +94,15 @@ def keep(
 
 
 def kept(report: Path, plan_id: str | None = None) -> list[Section]:
-    """The sections below `report` that are about this plan, or about a table, oldest first."""
+    """The sections below `report`, oldest first; of one about another plan only the call that would renew it."""
     found = []
     for path in (report / "sections").glob("*/section.json"):
         try:
             section = _read(path)
-        except (BadFile, KeyError, TypeError) as error:
+        except (BadFile, KeyError, TypeError, OSError) as error:
             log.warning("the section in %s cannot be read: %s", path.parent, error)
             continue
-        if section.plan_id == plan_id:
-            found.append(section)
+        found.append(section if section.plan_id == plan_id else _outdated(section))
     return sorted(found, key=lambda section: (section.made_at, section.title))
 
 
@@ -106,17 +111,31 @@ def folder_of(home: "Home", plan: "Plan") -> Path:
     return home.reports / plan.sweep / (plan.scale or "")
 
 
-def slug(title: str) -> str:
-    """A folder name that no other title has."""
+def slug(title: str, key: str | None = None) -> str:
+    """A folder name that no other title has, or, of several things with one title, no other `key`."""
     words = re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")[:40]
-    return f"{words or 'section'}-{hashlib.blake2b(title.encode(), digest_size=3).hexdigest()}"
+    return f"{words or 'section'}-{hashlib.blake2b((key or title).encode(), digest_size=3).hexdigest()}"
+
+
+def _outdated(section: Section) -> Section:
+    said = f"Made for plan {section.plan_id}, which is not the one shown here: the same call makes it anew."
+    return replace(section, blocks=[said], pictures=[])
 
 
 def _read(path: Path) -> Section:
+    """Raises BadFile, KeyError, TypeError or OSError for a section that is not whole."""
     value: dict[str, Any] = read_json(path) or {}
-    pictures = [Drawn(path.parent / p["name"], p["title"], p["caption"]) for p in value["pictures"]]
+    if value["format"] != FORMAT:
+        raise BadFile(path, f"format {value['format']}, not {FORMAT}")
+    words = {name: value[name] for name in ("title", "command", "folder", "made_at")}
+    if not all(isinstance(word, str) for word in words.values()):
+        raise TypeError("a title that is no text")
+    pictures = [StoredPicture(path.parent / p["name"], p["title"], p["caption"]) for p in value["pictures"]]
+    for picture in pictures:
+        for kind in ("png", "svg"):
+            picture.file(kind).stat()
     blocks = [_block(block) for block in value["blocks"]]
-    return Section(value["title"], value["command"], value["made_at"], value["plan_id"], blocks, pictures)
+    return Section(**words, plan_id=value["plan_id"], blocks=blocks, pictures=pictures)
 
 
 def _block(value: Any) -> Block:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from scipy.special import stdtr, stdtrit
 
 LEVEL = 0.95
+ROUNDING = 1e-12  # of a loss: what subtracting decimal numbers leaves
 EVIDENCE = 0.5  # of the correlation at which pairing breaks even; the tests show what coverage it keeps
 
 
@@ -99,6 +100,8 @@ def sample(values: Sequence[float]) -> Sample:
     if n == 0:
         return Sample(0, math.nan, math.nan)
     mean = math.fsum(values) / n
+    if n > 1 and min(values) == max(values):
+        return Sample(n, mean, 0.0)  # and not what rounding the mean leaves
     return Sample(n, mean, math.fsum((v - mean) ** 2 for v in values) / (n - 1) if n > 1 else math.nan)
 
 
@@ -158,10 +161,14 @@ def difference(
 
     `correlation` is what OTHER arms of the table say about seeds (`seed_correlation`). Looking at the two samples
     themselves and taking the narrower interval would cover too little. None, nobody else to ask: paired by design.
+    Losses that were rounded can differ by the same number in every seed; that says nothing of their spread, and Welch
+    judges them.
     """
     shared = len(arm.keys() & base.keys())
     if shared and shared == min(len(arm), len(base)) and pairing_pays(shared, correlation):
-        return paired_difference(arm, base, level)
+        gap = paired_difference(arm, base, level)
+        if not gap.error <= ROUNDING * max(map(abs, base.values())):  # NaN of a single pair stays paired
+            return gap
     return welch_difference(list(arm.values()), list(base.values()), level)
 
 

@@ -221,7 +221,8 @@ def _sizes(row: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _end(row: dict[str, Any]) -> tuple[str, ...]:
-    gap = "baseline" if row["baseline"] else with_interval(row, "difference", "+.4f")
+    unit = f" {BITS}" if row["difference_unit"] == BITS else ""  # the losses beside it are in nats
+    gap = "baseline" if row["baseline"] else with_interval(row, "difference", "+.4f") + unit
     return with_interval(row, "val_loss", ".4f"), gap, row["verdict"] or ""
 
 

@@ -1,5 +1,6 @@
 """An answer as data, told alike by the terminal, a page and the appendix of a paper: lines, tables and findings."""
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -32,9 +33,15 @@ def interval(ends: Sequence[float | None] | None) -> str:
     return "" if ends is None else f"[{number(ends[0])}, {number(ends[1])}]"
 
 
+def sort_key(cell: str) -> str:
+    """What a cell sorts by: the number at its beginning, where it has one, and "" for a dash."""
+    found = re.match(r"[-+]?(\d[\d,]*\.?\d*|\.\d+)(e[-+]?\d+)?", cell)
+    return found[0].replace(",", "") if found else "" if cell == "–" else cell
+
+
 def show(console: "Console", blocks: Iterable[Block]) -> None:
     """To the terminal."""
-    from rich.table import Table as Drawn
+    from rich.table import Table as Grid
 
     for block in blocks:
         if isinstance(block, str):
@@ -43,7 +50,7 @@ def show(console: "Console", blocks: Iterable[Block]) -> None:
             console.print(f"{block.level}: {block.reason} ({block.code})")
             console.print(f"    {block.remedy}")
         else:
-            drawn = Drawn(*block.header, title=block.title or None, title_justify="left")
+            drawn = Grid(*block.header, title=block.title or None, title_justify="left")
             for row in block.rows:
                 drawn.add_row(*row)
             console.print(drawn)

@@ -27,7 +27,7 @@ def isoflop_blocks(groups: "Sequence[Group]") -> Iterator[Block]:
             )
             rows.append([*record["group"].values(), method, *numbers])
     names = list(records[0]["group"])
-    yield Table([*names, "method", "a", "95 %", "b", "95 %", "budgets"], rows, "N* ∝ C^a, D* ∝ C^b")
+    yield Table([*names, "method", "a", "a, 95 %", "b", "b, 95 %", "budgets"], rows, "N* ∝ C^a, D* ∝ C^b")
     yield _targets(records)
     for group in groups:
         if group.name:
@@ -122,12 +122,19 @@ def lr_blocks(answer: "LrAnswer") -> Iterator[Block]:
 
 
 def _checked(check: dict[str, Any]) -> str:
-    own = f"{number(check['lr'])} {interval([check['low'], check['high']])}" if check["lr"] else "not determined"
-    best = f"the lowest tested loss is {check['lowest']:.4f} at {number(check['best_tested'])}"
-    if check["at_predicted"] is None:
-        return f"Runs of that size: their own optimum is {own}; {best}; the law's rate lies outside of what was tested"
-    above = check["at_predicted"] - check["lowest"]
-    return (
-        f"Runs of that size: their own optimum is {own}; {best}; at the law's rate it is {check['at_predicted']:.4f} "
-        f"({above:+.4f}, between the tested rates beside it)"
-    )
+    edge = "" if check["interior"] else ", at the edge of their grid"
+    own = f"{number(check['lr'])} {interval([check['low'], check['high']])}{edge}" if check["lr"] else "not determined"
+    best = f"{check['lowest']:.4f} at {number(check['best_tested'])}" if check["lowest"] else "none"
+    beside = " and ".join(map(_beside, check["beside"]))
+    said = f"Runs of that size: their own optimum is {own}; lowest tested loss {best}; beside the law's rate {beside}"
+    if len(check["beside"]) < 2:
+        return f"{said}, which lies outside of what was tested"
+    if check["at_most"] is None:
+        return said
+    above = check["at_most"] - check["lowest"]
+    return f"{said}, so at most {check['at_most']:.4f} at it, {above:+.4f} against the lowest tested"
+
+
+def _beside(rate: dict[str, Any]) -> str:
+    lost = f" ({rate['diverged']} of {rate['runs']} runs diverged)" if rate["diverged"] else ""
+    return f"{'no loss' if rate['loss'] is None else format(rate['loss'], '.4f')} at {number(rate['lr'])}{lost}"

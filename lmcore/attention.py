@@ -69,29 +69,31 @@ class Attention(nn.Module):
         return scores(q, k, sight.mask, self.scale, self.softcap)
 
     def placed(self, x: Tensor, sight: Sight) -> tuple[Tensor, Tensor, Tensor]:
-        """q, k and v as in `heads`, q and k with their norm and their rotation."""
-        q, k, v = self.heads(x)
+        """q (B, H, T, E), k and v (B, K, T, E), q and k with their norm and their rotation."""
+        qk, v = self.heads(x)
         if self.norm_first:
-            q, k = self.normed(q, k)
+            qk = self.normed(qk)
         if sight.rotation is not None:
-            q, k = rotate(q, sight.rotation), rotate(k, sight.rotation)
+            qk = rotate(qk, sight.rotation)  # of all heads at once: half the calls
         if not self.norm_first:
-            q, k = self.normed(q, k)
+            qk = self.normed(qk)
+        q, k = torch.split(qk, [self.n_head, self.n_kv_head], dim=1)
         return q, k, v
 
-    def heads(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """q (B, H, T, E), k and v (B, K, T, E)."""
+    def heads(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """q and k (B, H + K, T, E), v (B, K, T, E)."""
         heads = self.qkv(x).unflatten(-1, (-1, self.d_head)).transpose(1, 2)
-        q, k, v = torch.split(heads, [self.n_head, self.n_kv_head, self.n_kv_head], dim=1)
-        return q, k, v
+        qk, v = torch.split(heads, [self.n_head + self.n_kv_head, self.n_kv_head], dim=1)
+        return qk, v
 
-    def normed(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+    def normed(self, qk: Tensor) -> Tensor:
         """QK-norm (Henry et al. 2020) over each head's channels, or over all heads' together."""
         if self.qk_norm == "none":
-            return q, k
+            return qk
+        q, k = torch.split(qk, [self.n_head, self.n_kv_head], dim=1)
         if self.qk_norm == "head":
-            return self.q_norm(q), self.k_norm(k)
-        return _over_all_heads(self.q_norm, q), _over_all_heads(self.k_norm, k)
+            return torch.cat((self.q_norm(q), self.k_norm(k)), dim=1)
+        return torch.cat((_over_all_heads(self.q_norm, q), _over_all_heads(self.k_norm, k)), dim=1)
 
 
 def _over_all_heads(norm: Norm, x: Tensor) -> Tensor:

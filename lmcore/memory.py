@@ -116,8 +116,9 @@ def _attention(m: ModelConfig, kind: str, kernel: str, size: int) -> int:
         return (d_q + 2 * d_kv + d_q) * size
     if kernel == "math":  # the same, k and v copied for every query head
         return d_q * (3 * WIDE + size)
-    moved = m.layer_rotates(kind) or m.qk_norm != "none"  # q and k are tensors of their own, else views
-    copies = d_q + d_kv + d_q if moved else 0  # and the output has to be laid out anew
+    rotates, joined = m.layer_rotates(kind), m.qk_norm != "none" or m.d_rope < m.d_head
+    copies = d_q + d_kv if rotates or m.qk_norm != "none" else 0  # q and k are a tensor of their own, else views
+    copies += d_q if copies and joined else 0  # pieces were put together head by head, so the output is laid out anew
     return (d_q + 2 * d_kv + d_q + copies) * size + m.n_head * WIDE  # + logarithms of the softmax's sums
 
 

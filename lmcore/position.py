@@ -13,7 +13,8 @@ from lmcore.config import FULL, LOCAL, ModelConfig
 
 
 class Rotation(NamedTuple):
-    """cos and sin of every rotation angle, (T, R/2) or (B, 1, T, R/2), and how channels pair up."""
+    """For every rotated channel cos of its angle, and sin with the sign that its partner enters with: (T, R) or
+    (B, 1, T, R); and how channels pair up."""
 
     cos: Tensor
     sin: Tensor
@@ -29,7 +30,9 @@ def rotation(positions: Tensor, config: ModelConfig, kind: str = FULL) -> Rotati
     angles = positions.float().unsqueeze(-1) * frequencies
     if positions.dim() == 2:
         angles = angles.unsqueeze(1)  # one row of angles per sequence, the same for all heads
-    return Rotation(angles.cos() * temperature, angles.sin() * temperature, config.rope_layout == "pairs")
+    cos, sin = angles.cos() * temperature, angles.sin() * temperature
+    pairs = config.rope_layout == "pairs"
+    return Rotation(_joined(cos, cos, pairs), _joined(-sin, sin, pairs), pairs)
 
 
 def rope_frequencies(config: ModelConfig, kind: str, device: torch.device) -> tuple[Tensor, float]:
@@ -75,12 +78,18 @@ def rotate(x: Tensor, by: Rotation) -> Tensor:
     Channel i is paired with i + R/2 ("half") or 2i with 2i + 1 ("pairs").
     """
     cos, sin = by.cos.to(x.dtype), by.sin.to(x.dtype)
-    d_rope = 2 * cos.shape[-1]
+    d_rope = cos.shape[-1]
     turned, rest = x[..., :d_rope], x[..., d_rope:]
     a, b = (turned[..., 0::2], turned[..., 1::2]) if by.pairs else turned.chunk(2, dim=-1)
-    out_a, out_b = a * cos - b * sin, a * sin + b * cos
-    out = torch.stack((out_a, out_b), dim=-1).flatten(-2) if by.pairs else torch.cat((out_a, out_b), dim=-1)
+    # (a cos - b sin, b cos + a sin) as two products over all channels: a third of the passes over memory that four
+    # products over halves take.
+    out = torch.addcmul(turned * cos, _joined(b, a, by.pairs), sin)
     return torch.cat((out, rest), dim=-1) if rest.shape[-1] else out
+
+
+def _joined(a: Tensor, b: Tensor, pairs: bool) -> Tensor:
+    """The channels of both halves where the layout has them."""
+    return torch.stack((a, b), dim=-1).flatten(-2) if pairs else torch.cat((a, b), dim=-1)
 
 
 def sinusoids(positions: Tensor, d_model: int) -> Tensor:

@@ -112,10 +112,26 @@ def test_a_law_is_checked_by_runs_of_a_size_it_has_not_seen(tmp_path: Path) -> N
     means = whole.filter(pl.col("width") == largest).group_by("lr").agg(pl.col("loss").mean()).sort("loss")
     check = found["check"]
     assert (check["best_tested"], check["lowest"]) == pytest.approx(means.row(0))
-    assert check["lr"] == pytest.approx(found["lr"], rel=0.5)
-    assert 0 <= check["at_predicted"] - check["lowest"] < 0.1
-    assert f"at the law's rate it is {check['at_predicted']:.4f}" in told
+    assert check["lr"] == pytest.approx(found["lr"], rel=0.5) and check["interior"]
+    below, above = check["beside"]
+    assert below["lr"] < found["lr"] < above["lr"]
+    assert min(below["loss"], above["loss"]) <= check["at_most"] <= max(below["loss"], above["loss"])
+    assert f"so at most {check['at_most']:.4f} at it" in told
     assert "check" not in json.loads(lab(*asked, "--json"))["predicted"]
+    one = tmp_path / "one.csv"
+    whole.write_csv(one)
+    parts = ("--where", f"width<{largest}", "--check", one, "--check-where", f"width={largest}")
+    assert json.loads(lab("lr", one, *asked[2:], *parts, "--json"))["predicted"]["check"] == check
+
+
+def test_tables_of_one_name_have_a_page_each(tmp_path: Path) -> None:
+    pages = set()
+    for place in ("a", "b"):
+        (tmp_path / place).mkdir()
+        sweep().write_csv(tmp_path / place / "runs.csv")
+        asked = (tmp_path / place / "runs.csv", "--width", "width", "--section", "Rates", "--json")
+        pages |= set(json.loads(lab("lr", *asked, "--home", tmp_path / "home"))["report"])
+    assert len(pages) == 2
 
 
 def test_answers_about_one_table_stand_on_one_page(tmp_path: Path) -> None:
@@ -141,7 +157,7 @@ def test_answers_about_one_table_stand_on_one_page(tmp_path: Path) -> None:
         ("", ("fit",), "no rows"),
         ("a,b\nx,y\n", ("isoflop",), "--loss"),
         ("lr,loss\n1e-3,3\n", ("lr", "--lr", "rate"), "the columns are lr, loss"),
-        ("lr,loss,w\n1e-3,3,8\n", ("lr", "--width", "w", "--check", "t.csv"), "say --at"),
+        ("lr,loss,w\n1e-3,3,8\n", ("lr", "--width", "w", "--check", "gone.csv"), "gone.csv"),
         ("n,d,loss\n1,2,3\n", ("multiverse", "--n-unit", "x"), "not a unit"),
     ],
 )

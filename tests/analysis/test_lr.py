@@ -1,5 +1,7 @@
 """The best learning rate: known optima under noise and cliffs, coverage, sensitivity, laws."""
 
+import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -7,12 +9,13 @@ import polars as pl
 import pytest
 import typer
 
-from analysis.answer_lr import answer_lr
+from analysis.answer_lr import LrAnswer, answer_lr, checked
 from analysis.fit_options import sizes
 from analysis.ladder import Columns, Rules
 from analysis.lr import LrError, optimum, sensitivity
 from analysis.lr_law import law
 from analysis.tables import TableError
+from analysis.told_study import lr_blocks
 
 BEST = 3e-3
 
@@ -180,6 +183,46 @@ def test_the_law_says_a_rate_for_a_size_nobody_ran() -> None:
     for text in ("512", "width=", "width=-1", "depth=3", "width=nan"):
         with pytest.raises(typer.BadParameter, match="width="):
             sizes([text])
+
+
+def unseen(losses: dict[float, list[float]]) -> LrAnswer:
+    """The law of `sweep` up to 256, which says about 6e-4 for a width of 512, beside runs of that width."""
+    columns = Columns(width="width")
+    law = answer_lr(sweep().filter(pl.col("width") < 512), columns, Rules(), initial="start", at={"width": 512.0})
+    rows = [(512.0, lr, loss, 5.5) for lr, some in losses.items() for loss in some]
+    there = pl.DataFrame(rows, schema=["width", "lr", "loss", "start"], orient="row")
+    return checked(law, answer_lr(there, columns, Rules(), initial="start"))
+
+
+def test_a_rate_beside_the_laws_at_which_runs_diverged_is_told() -> None:
+    calm = {1e-4: [3.2, 3.2], 4e-4: [3.0, 3.02], 1e-3: [3.05, 3.05], 4e-3: [3.3, 3.3]}
+    check = unseen(calm).check
+    assert check is not None and check.at_most is not None
+    assert 3.01 < check.at_most < 3.05 and [rate.lr for rate in check.beside] == [4e-4, 1e-3]
+    for bad in ([math.nan, 3.05], [6.0, 3.05], [math.nan, math.inf]):  # NaN, above the initial loss, all of them
+        answer = unseen(calm | {1e-3: bad})
+        check = answer.check
+        assert check is not None and check.at_most is None
+        lost = check.beside[1]
+        assert (lost.lr, lost.runs, lost.diverged) == (1e-3, 2, sum(not loss < 5.5 for loss in bad))
+        assert f"({lost.diverged} of 2 runs diverged)" in "\n".join(map(str, lr_blocks(answer)))
+    check = unseen({lr: [math.nan] for lr in calm}).check
+    assert check is not None and (check.lowest, check.lr) == (None, None)
+
+
+def test_an_optimum_at_the_edge_there_is_told_and_a_seen_size_refused() -> None:
+    answer = unseen({1e-4: [3.5], 4e-4: [3.3], 1e-3: [3.1], 4e-3: [3.0]})
+    assert answer.check is not None and not answer.check.interior
+    assert "at the edge of their grid" in "\n".join(map(str, lr_blocks(answer)))
+    columns = Columns(width="width")
+    seen = answer_lr(sweep(), columns, Rules(), initial="start", at={"width": 512.0})
+    with pytest.raises(TableError, match="has seen width 512"):
+        checked(seen, seen)
+    with pytest.raises(TableError, match="say --at"):
+        checked(answer_lr(sweep(), columns, Rules(), initial="start"), seen)
+    other = answer_lr(sweep().filter(pl.col("width") < 128), columns, Rules(), initial="start")
+    with pytest.raises(TableError, match="no configuration there with width 512"):
+        checked(replace(answer, check=None), other)
 
 
 def test_tables_that_say_nothing_about_rates_are_refused() -> None:

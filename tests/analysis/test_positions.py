@@ -37,6 +37,16 @@ def test_the_difference_is_paired_by_seed(con: Any, plan: Plan) -> None:
     assert (row["low"], row["high"]) == (pytest.approx(min(each)), pytest.approx(max(each)))
 
 
+def test_an_arm_evaluated_on_other_sequences_is_not_subtracted(tmp_path: Path) -> None:
+    builder = Builder().plan([Arm("a"), Arm("b"), Arm("c", fingerprint="another")])
+    plan = resolve_plan(builder.con, "ffn_ablation")
+    losses = final_losses(builder.con, plan)
+    assert set(minus_baseline(losses, "a")["arm"]) == {"b"} and set(losses["arm"]) == {"a", "b", "c"}
+    page = write_report(builder.con, plan, tmp_path).page.read_text(encoding="utf-8")
+    assert "Evaluated on other sequences, and left out: c." in page
+    builder.con.close()
+
+
 def test_arms_keep_their_looks_and_a_pointer_finds_the_values(con: Any, plan: Plan) -> None:
     looks = looks_for(["relu", "gelu"], "relu")
     figure = position_figure(over_seeds(final_losses(con, plan)), "By position", looks)

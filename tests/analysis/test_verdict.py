@@ -94,6 +94,16 @@ def test_values_without_any_spread_are_no_evidence() -> None:
     assert (gone.to_json()["p"], gone.to_json()["effect"]) == (None, None)
 
 
+def test_rounded_losses_that_differ_by_one_number_are_judged_by_their_spread() -> None:
+    """3.02 - 3.01 and 3.00 - 2.99 are equal but for what subtracting leaves: paired, p would be 1e-28."""
+    base, arm = {0: 3.00, 1: 3.02, 2: 3.01}, {0: 2.99, 1: 3.01, 2: 3.00}
+    found = one(Arm("arm", arm), Arm("base", base))
+    assert (found.word, found.gap.method) == ("inconclusive", "Welch t")
+    assert found.gap.p == pytest.approx(0.2879, abs=1e-3)  # scipy.stats.ttest_ind(equal_var=False)
+    flat = one(Arm("arm", dict.fromkeys(range(3), 2.93)), Arm("base", dict.fromkeys(range(3), 3.01)))
+    assert (flat.word, "no spread" in flat.reason) == ("invalid", True)
+
+
 def test_without_baseline() -> None:
     with pytest.raises(VerdictError, match="no arm 'x' to be the baseline; arms: base"):
         judge([Arm("base", BASE)], "x", Rules())

@@ -24,6 +24,7 @@ BASE = ModelConfig(vocab=500, d_model=96, n_layer=2, n_head=6, n_kv_head=2, d_he
 SETTINGS: list[dict[str, Any]] = [
     {},
     {"n_kv_head": 6},
+    {"rope_fraction": 0.4},
     {"position": "none"},
     {"position": "alibi"},
     {"position": "learned", "tied": True, "ffn": "silu"},

@@ -334,16 +334,17 @@ def test_scaled_rope_has_the_published_frequencies() -> None:
 
     def angle(c: ModelConfig, pair: int) -> float:
         by = rotation(position, c)
-        return math.atan2(float(by.sin[0, pair]), float(by.cos[0, pair]))
+        assert (by.cos[0, pair], by.sin[0, pair]) == (by.cos[0, 64 + pair], -by.sin[0, 64 + pair])
+        return math.atan2(float(by.sin[0, 64 + pair]), float(by.cos[0, pair]))
 
     assert angle(config, 0) == pytest.approx(angle(plain_rope, 0), abs=1e-3)  # the fastest pair is not stretched
     assert angle(config, 63) == pytest.approx(angle(plain_rope, 63) / 4, rel=1e-3)  # the slowest one by the factor
     yarn = rotation(position, replace(config, {"rope_scaling": "yarn"}))
     factor = 0.1 * math.log(4) + 1
-    assert (yarn.cos.square() + yarn.sin.square()).sqrt().tolist() == [pytest.approx([factor] * 64)]
+    assert (yarn.cos.square() + yarn.sin.square()).sqrt().tolist() == [pytest.approx([factor] * 128)]
     assert float(yarn.cos[0, 0]) == pytest.approx(factor * math.cos(1000), abs=1e-3)
     slow = 1000 * 10000 ** (-126 / 128)
-    assert float(yarn.sin[0, 63]) == pytest.approx(factor * math.sin(slow / 4), rel=1e-4)
+    assert float(yarn.sin[0, 127]) == pytest.approx(factor * math.sin(slow / 4), rel=1e-4)
 
 
 def test_local_layers_are_not_stretched_and_may_have_their_own_base() -> None:
