@@ -1,15 +1,16 @@
 """Pictures of isoFLOP profiles, of a specification curve, and of losses against learning rates."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 import seaborn as sns
 from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import NullLocator
 
 from analysis.answer_isoflop import Group
-from analysis.answer_lr import Curve, LrAnswer
+from analysis.answer_lr import FEATURES, Curve, LrAnswer
 from analysis.draw import FAINT, INK, STYLE, WIDTH, canvas, shown
 from analysis.multiverse import Universe
 from analysis.pictures import Picture
@@ -115,7 +116,8 @@ def multiverse_picture(axes_of: Mapping[str, Sequence[str]], found: Sequence[Uni
 def lr_pictures(answer: LrAnswer) -> list[Picture]:
     """Loss against learning rate, and the law where there is one."""
     caption = "Dots: runs (× at the top: diverged); line: its curvature; diamond and bar: optimum, 95 % interval."
-    pictures = [Picture("lr_curves", "Loss against learning rate", caption, curves_figure(answer.curves))]
+    figure = curves_figure(answer.curves, answer.law.exponents if answer.law else FEATURES)
+    pictures = [Picture("lr_curves", "Loss against learning rate", caption, figure)]
     if answer.law:
         name = next(iter(answer.law.exponents))
         caption = "Dots: optima with 95 % intervals; line: the power law through them."
@@ -123,8 +125,8 @@ def lr_pictures(answer: LrAnswer) -> list[Picture]:
     return pictures
 
 
-def curves_figure(curves: Sequence[Curve]) -> Figure:
-    """A colour per configuration, in order."""
+def curves_figure(curves: Sequence[Curve], told_by: Collection[str]) -> Figure:
+    """A colour per configuration, in order; `told_by`: the features that tell them apart."""
     colors = sns.color_palette("viridis", len(curves)) if len(curves) > 1 else [COLORS[0]]
     with canvas() as (figure, axes):
         stable = np.concatenate([_stable(curve)[1] for curve in curves])
@@ -143,7 +145,9 @@ def curves_figure(curves: Sequence[Curve]) -> Figure:
                 axes.plot(best.lr, best.loss, "D", ms=5, color=color, mec="white")
                 if best.low and best.high:
                     axes.plot([best.low, best.high], [best.loss] * 2, color=color, lw=2.5, alpha=0.5)
-            label = ", ".join([*curve.name.values(), *(f"{key} {si(v)}" for key, v in curve.features.items())])
+            label = ", ".join(
+                [*curve.name.values(), *(f"{k} {si(v)}" for k, v in curve.features.items() if k in told_by)]
+            )
             axes.plot([], [], "o", ms=3, color=color, label=shown(label))
         if 1 < len(curves) <= MOST_NAMED:
             axes.legend(frameon=False, fontsize=7)
@@ -168,19 +172,23 @@ def law_figure(answer: LrAnswer, name: str) -> Figure:
             axes.plot(curve.features[name], best.lr, "o", color=COLORS[0])
             if best.low and best.high:
                 axes.plot([curve.features[name]] * 2, [best.low, best.high], color=COLORS[0], lw=1)
-        _ask(axes, answer, name)
+        asked = _ask(axes, answer, name)
         if answer.law:
             known = sorted(known, key=lambda curve: curve.features[name])
             axes.plot([c.features[name] for c in known], [answer.law.at(c.features) for c in known], color=INK, lw=1)
             axes.set_title(f"Best learning rate ∝ {name}^{answer.law.exponents[name]:.3f}")
         axes.set(xscale="log", yscale="log", xlabel=name, ylabel="best learning rate")
+        sizes = sorted({curve.features[name] for curve in known} | asked)
+        if len(sizes) <= MOST_NAMED:
+            axes.set_xticks(sizes, [si(size) for size in sizes])
+            axes.xaxis.set_minor_locator(NullLocator())
         return figure
 
 
-def _ask(axes: Axes, answer: LrAnswer, name: str) -> None:
-    """What the law says of a size it has not seen, and what runs of that size say."""
+def _ask(axes: Axes, answer: LrAnswer, name: str) -> set[float]:
+    """What the law says of a size it has not seen, and what runs of that size say; the size, if one was asked for."""
     if not (told := answer.predicted):
-        return
+        return set()
     x = told["at"][name]
     axes.plot(x, told["lr"], "D", color=INK, mfc="none", label="the law, unseen size")
     if told["low"]:
@@ -188,3 +196,4 @@ def _ask(axes: Axes, answer: LrAnswer, name: str) -> None:
     if answer.check and answer.check.lr and answer.check.interior:
         axes.plot(x, answer.check.lr, "*", ms=9, color=COLORS[1], label="measured there")
     axes.legend(frameon=False, fontsize=8)
+    return {x}

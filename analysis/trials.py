@@ -40,7 +40,9 @@ def recommended(home: Home, name: str) -> list[dict[str, Any]]:
             fit = recommend(lrs, losses, initial)
         except LrError:
             continue
-        found.append({"at": others, "trials": len(lrs), **asdict(fit)})
+        stable = [lr for lr, loss in zip(lrs, losses, strict=True) if math.isfinite(loss)]
+        enclosed = min(stable) < fit.lr < max(stable)
+        found.append({"at": others, "trials": len(lrs), **asdict(fit), "enclosed": enclosed})
     return sorted(found, key=lambda one: float(one["loss"]))
 
 
@@ -62,8 +64,11 @@ def _groups(trials: Sequence[Mapping[str, Any]]) -> Iterator[tuple[dict[str, Any
 def sentence(found: Mapping[str, Any]) -> str:
     """What one optimum says, in words."""
     where = "".join(f" {key}={value}" for key, value in found["at"].items())
-    low, high = (f"{end:.3g}" if end is not None else "open" for end in (found["low"], found["high"]))
-    line = f"recommended{where} {LR}={found['lr']:.3g} (95 % interval {low} to {high}), from {found['trials']} trials"
-    if found["low"] is None:
-        line += "; what was tried does not enclose an optimum: widen the range, or try more"
+    line = f"recommended{where} {LR}={found['lr']:.3g}"
+    if found["low"] is not None:
+        line += f" (95 % interval {found['low']:.3g} to {found['high']:.3g}), from {found['trials']} trials"
+    elif found["enclosed"]:
+        line += f", from {found['trials']} trials: too few near it for an interval; try more"
+    else:
+        line += f", from {found['trials']} trials: the best lies at an end of what was tried; widen the range"
     return line + (f"; {found['diverges_from']:.3g} diverged" if found["diverges_from"] else "")

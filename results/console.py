@@ -27,18 +27,24 @@ def home_at(path: Path | None) -> "Home":
 
 
 def ingested(path: Path | None) -> "Home":
-    """The home with its database brought up to date; somebody else's, where we may not write, as it is.
+    """The home with its database brought up to date; where we may not write, or there is no room, as it is.
 
     FileNotFoundError without a home.
     """
     import os
 
+    from results.files import StorageFull
     from results.ingest import ingest as ingest_files
 
     home = home_at(path)
     home.must_exist()
     if os.access(home.path, os.W_OK):
-        name_bad_files(ingest_files(home).bad_files)
+        try:
+            name_bad_files(ingest_files(home).bad_files)
+        except StorageFull as error:
+            if not home.database.exists():
+                raise
+            print(f"not brought up to date: {error}", file=sys.stderr)
     return home
 
 

@@ -63,9 +63,9 @@ class Home:
             return set()
 
     def run_ids(self) -> list[str]:
-        """Ids of all runs that have a spec, sorted."""
+        """Ids of all runs that have a spec or have begun, sorted."""
         names = sorted(name for name in self.folders() if _RUN_ID.fullmatch(name))
-        return [name for name in names if (self.runs / name / "spec.json").is_file()]
+        return [n for n in names if (self.runs / n / "spec.json").is_file() or (self.runs / n / "attempts").is_dir()]
 
     def must_exist(self) -> None:
         """FileNotFoundError in plain words where nothing was ever swept: whoever only reads makes no home."""

@@ -42,6 +42,15 @@ FROM (
 ) last
 WHERE runs.run_id = last.run_id AND runs.finished_at IS NULL;
 """
+# A run that is done has written its last row; where that is not there, somebody has cut or deleted a file since.
+_NAME_CUT_RUNS = """
+INSERT INTO quarantine BY NAME
+SELECT folder, folder AS path, format('DONE at step {}, but its rows end at step {}', step, coalesce(last, 0)) AS reason
+FROM (SELECT 'runs/' || run_id AS folder, run_id, step FROM runs WHERE state = 'DONE') done
+JOIN changed USING (folder)
+LEFT JOIN (SELECT run_id, max(last_step) AS last FROM train_bins GROUP BY run_id) rows USING (run_id)
+WHERE coalesce(last, 0) < step;
+"""
 # Rows of the small tables that come from a folder that was read anew or is gone. Bad lines lie before the offsets of
 # the ledger and are not met again.
 _FORGET = f"""
@@ -164,6 +173,7 @@ def _update(con: duckdb.DuckDBPyConnection, home: Home, survey: collect.Survey) 
     segments.point_views(con, home)
     bins.cut(con)
     con.execute(_FINAL_FROM_ROWS)
+    con.execute(_NAME_CUT_RUNS)
     return rows_new
 
 

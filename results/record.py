@@ -179,6 +179,10 @@ class RunFolder:
         """Withdraw a cancel request, if there is one."""
         (self.path / "cancel.json").unlink(missing_ok=True)
 
+    def checkpoint_folder(self, step: int) -> Path:
+        """Where the checkpoint of a step lies."""
+        return checkpoints.step_folder(self._checkpoints, step)
+
     @property
     def _checkpoints(self) -> Path:
         return self.path / "checkpoints"

@@ -62,6 +62,12 @@ def first_step(path: Path) -> int | None:
     return int(step) if step.isdigit() else None
 
 
+def last_step(path: Path) -> int:
+    """The step of the last whole row of train.csv; -1 where there is none."""
+    rows = tail(path, "train", 512)
+    return int(rows[-1]["step"]) if rows else -1
+
+
 class RowLog:
     """One CSV file with one writer. Floats are written by repr, so they come back bit for bit."""
 

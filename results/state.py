@@ -8,6 +8,7 @@ from typing import Any
 from results.files import BadFile
 from results.process import process_alive
 from results.record import AttemptInfo, RunFolder
+from results.rows import last_step
 
 ATTEMPTS_WITHOUT_PROGRESS = 3
 
@@ -84,6 +85,8 @@ def run_state(run: RunFolder, hint: Hint | None = None, attempts: Sequence[Attem
         return finished
     infos = run.attempts() if attempts is None else attempts
     number, step = (infos[-1].number if infos else 0), _last_step(infos)
+    if infos and infos[-1].exit is None:
+        step = max([step, *run.valid_checkpoints()])
     try:
         done = run.done()
     except (BadFile, OSError) as error:
@@ -188,7 +191,9 @@ def _last_step(infos: Sequence[AttemptInfo]) -> int:
     for info in reversed(infos):
         ended = _integer((info.exit or {}).get("step"), -1)
         beaten = info.heartbeat[1] if info.heartbeat else -1
-        step = max(ended, beaten, -1 if info.resume_step is None else info.resume_step)
+        # A full disk stops the beats before it stops the rows, and after a kill they are some steps old.
+        row = -1 if info.exit else last_step(info.path / "train.csv")
+        step = max(ended, beaten, row, -1 if info.resume_step is None else info.resume_step)
         if step >= 0:
             return step
     return 0

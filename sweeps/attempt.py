@@ -13,7 +13,7 @@ import torch
 import torch._dynamo  # every optimiser loads it, for seconds: once here in the worker, not again in each child
 
 from lmcore import data
-from lmcore.checkpoint import Blobs
+from lmcore.checkpoint import Blobs, CheckpointError
 from lmcore.config import read_config
 from lmcore.train import Outcome, Silent, train
 from results import planned
@@ -138,7 +138,11 @@ def _train(home: Home, run: RunFolder, attempt: Attempt, flag: StopFlag, deadlin
             return train(config, tokens, _beating_sink(attempt, flag, deadline, step), blobs, device), device
         return train(config, tokens, Silent(), blobs, device), device
 
-    return in_ranks(config.train.processes, task)
+    try:
+        return in_ranks(config.train.processes, task)
+    except CheckpointError as error:
+        where = run.checkpoint_folder(step)
+        raise CheckpointError(f"{where}: {error}; delete it to go on from the one before") from error
 
 
 def _beating_sink(attempt: Attempt, flag: StopFlag, deadline: float | None, step: int) -> RecordSink:

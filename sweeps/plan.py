@@ -174,8 +174,8 @@ def _stored_specs(home: Home, plan_folder: Path, runs: Iterable[PlannedRun]) -> 
         if run.run_id in begun:
             try:
                 found[run.run_id] = home.run(run.run_id).spec()
-            except BadFile:
-                home.run(run.run_id).create(run.spec())  # torn: the plan knows what it said
+            except (BadFile, FileNotFoundError):
+                home.run(run.run_id).create(run.spec())  # torn or gone: the plan knows what it said
     return found
 
 

@@ -157,6 +157,8 @@ def failure_lines(found: Mapping[str, Any]) -> Iterator[str]:
     """What `lab failures` says to a person."""
     if not found["groups"]:
         yield "nothing failed"
+    if found["left"]:
+        yield f"{found['left']} runs are left, and no worker is at work on them; the same command goes on"
     for group in found["groups"]:
         where = f" on {group['host']}" if group["host"] else ""
         runs = group["runs"]

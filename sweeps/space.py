@@ -11,6 +11,9 @@ FORBIDDEN = {
     "seed": "trials share their seed, so that they can be compared",
     "data": "losses on other data or tokens cannot be compared",
     "train.eval_sequences": "losses on other validation sequences cannot be compared",
+    "train.steps": "longer training always looks better",
+    "model.context": "losses at other contexts cannot be compared",
+    "train.eval_every": "it changes nothing that is learnt",
 }
 
 

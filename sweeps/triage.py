@@ -11,8 +11,8 @@ from typing import Any
 from results.files import BadFile, read_json
 from results.home import Home
 from results.record import AttemptInfo
-from results.state import RunState, State
-from sweeps import hosts, slurm
+from results.state import RunState, State, claimable
+from sweeps import hosts, launch_local, slurm
 from sweeps.stored import StoredPlan, calls, find_plan, judge
 
 TROUBLE = (State.FAILED, State.LOST, State.HELD, State.UNKNOWN)
@@ -31,6 +31,7 @@ REMEDY = {
 NO_ENVIRONMENT = re.compile(
     r"ModuleNotFoundError|ImportError|No such file|not found|No module|cannot open shared object"
 )
+DISK_FULL = re.compile(r"StorageFull|No space left|Disk quota", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -50,17 +51,21 @@ class Group:
 
 
 def failures(home: Home, name: str) -> dict[str, Any]:
-    """Groups, bad hosts, workers that never took a run, and the commands that go on. Raises SweepError."""
+    """Groups, bad hosts, workers that never took a run, and the commands that go on; `left` counts runs to do on which
+    nobody works. Raises SweepError."""
     plan = find_plan(home, name)
     queue, states = judge(home, plan.folder, plan.run_ids)
     bad = hosts.bad_hosts(home, states, slurm.endings(plan.folder))
     groups = [*_groups(home, states, queue.advice), *dead_workers(home, plan, states)]
+    idle = queue.answered and not queue.live and not launch_local.living(plan.folder)
+    left = sum(claimable(state.state) for state in states) if idle else 0
     return {
         "sweep": plan.content["sweep"],
         "plan_id": plan.content["plan_id"],
         "groups": [group.to_json() for group in groups],
         "bad_hosts": [vars(host) for host in bad.values()],
-        "commands": _commands(plan, groups),
+        "left": left,
+        "commands": _commands(plan, groups) or ([newest_command(plan)] if left else []),
     }
 
 
@@ -84,6 +89,9 @@ def _groups(home: Home, states: Iterable[RunState], advice: str) -> Iterator[Gro
             newest = home.run(state.run_id).attempts()[-1:]
             info = newest[0] if newest else None
             kind = state.kind or "code" if state.state is State.FAILED else state.state.value.lower()
+            log = last_lines(info.path / "log.txt" if info else None)
+            if state.state is State.LOST and DISK_FULL.search("\n".join(log)):
+                kind = "disk"  # there was no room to say so in the record
             # What only the observer says differs from run to run by its process ids; the state says it all.
             said = shape(state.detail) if state.state is State.FAILED else ""
             host = hosts.host_of(info) if info else ""
@@ -92,7 +100,8 @@ def _groups(home: Home, states: Iterable[RunState], advice: str) -> Iterator[Gro
         state, info = members[0]
         remedy = advice if kind == "held" and advice else REMEDY.get(kind, REMEDY["code"])
         runs = tuple(member.run_id for member, _ in members)
-        yield Group(kind, state.detail, host, step, runs, last_lines(info.path / "log.txt" if info else None), remedy)
+        said = state.detail if len(members) == 1 or state.state is State.FAILED else f"{len(members)} workers are gone"
+        yield Group(kind, said, host, step, runs, last_lines(info.path / "log.txt" if info else None), remedy)
 
 
 def dead_workers(home: Home, plan: StoredPlan, states: Iterable[RunState]) -> Iterator[Group]:

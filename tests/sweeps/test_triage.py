@@ -8,11 +8,11 @@ import pytest
 from results.files import write_json
 from results.home import Home
 from results.record import RunFolder
-from results.state import run_state
+from results.state import State, run_state
 from sweeps.hosts import BadHost, Watch, bad_hosts, host_of
 from sweeps.slurm import Ending
 from sweeps.stored import StoredPlan
-from sweeps.triage import newest_command, shape
+from sweeps.triage import _groups, newest_command, shape
 from tests.results.helpers import new_run, started
 
 
@@ -46,6 +46,18 @@ def test_the_command_that_goes_on_names_the_home_where_it_is_now(home: Home, giv
     (plan.folder / "calls").mkdir(parents=True)
     write_json(plan.folder / "calls" / "1.json", {"command": ["lab", "sweep", "s.py", *given, "--retry-failed"]})
     assert newest_command(plan) == " ".join(["lab", "sweep", "s.py", *given]).replace("old place", str(home.path))
+
+
+def test_a_worker_that_had_no_room_for_words_is_told_by_its_log(home: Home) -> None:
+    gone = {"pid": 2**22 + 1, "pid_start": 1}
+    for number, line in ((1, "results.files.StorageFull: [Errno 28] no space left"), (2, "step 5"), (3, "step 6")):
+        attempt = started(new_run(home, number), **gone)
+        (attempt.path / "log.txt").write_text(line + "\n")
+    states = [run_state(home.run(run_id)) for run_id in home.run_ids()]
+    assert {state.state for state in states} == {State.LOST}
+    groups = {group.kind: group for group in _groups(home, states, "")}
+    assert groups["disk"].remedy.startswith("make room") and len(groups["disk"].runs) == 1
+    assert (groups["lost"].error, len(groups["lost"].runs)) == ("2 workers are gone", 2)
 
 
 def failed_at(run: RunFolder, host: str, kind: str = "code") -> None:
