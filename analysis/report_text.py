@@ -102,9 +102,9 @@ def latex(
 ) -> str:
     """The same for LaTeX: needs the packages booktabs and graphicx."""
     lines = [r"\section*{" + _tex(plan.question or plan.sweep) + "}", r"\textbf{" + _tex(headline(rows)) + "}", ""]
-    lines += [_tex(sentence(row)) + "\n" for row in judged(rows)]
+    lines += [_tex(text) + "\n" for text in (*map(sentence, judged(rows)), *own(rows))]
     cells = [[cell(row) for cell in COLUMNS.values()] for row in rows]
-    lines += _tex_table(list(COLUMNS), cells, " ".join((*own(rows), *terms(plan, rows))))
+    lines += _tex_table(list(COLUMNS), cells, " ".join(terms(plan, rows)))
     lines += _tex_pictures(p for p in pictures if p.part in SHOWN)
     lines += [_latex_sections(sections)]
     lines += _items("Warnings", [_said(finding) for finding in findings] or ["None."])
@@ -162,7 +162,11 @@ def _tex_table(header: Sequence[str], rows: Iterable[Sequence[str]], caption: st
 def _tex_pictures(pictures: Iterable[Picture | StoredPicture]) -> Iterator[str]:
     for picture in pictures:
         yield r"\begin{figure}[h]"
-        yield r"\centering\includegraphics[width=0.7\textwidth]{figures/" + picture.name + ".png}"
+        yield (
+            r"\centering\includegraphics[width=0.7\textwidth,height=0.8\textheight,keepaspectratio]{figures/"
+            + picture.name
+            + ".png}"
+        )
         yield from (r"\caption{" + _tex(f"{picture.title}. {picture.caption}") + "}", r"\end{figure}", "")
 
 
