@@ -20,6 +20,12 @@ class Rotation(NamedTuple):
     sin: Tensor
     pairs: bool
 
+    @classmethod
+    def of(cls, angles: Tensor, pairs: bool, scale: float = 1.0) -> "Rotation":
+        """By `angles` (..., R/2), one for each pair of channels, with `scale` on cos and sin."""
+        cos, sin = angles.cos() * scale, angles.sin() * scale
+        return cls(_joined(cos, cos, pairs), _joined(-sin, sin, pairs), pairs)
+
 
 def rotation(positions: Tensor, config: ModelConfig, kind: str = FULL) -> Rotation:
     """Angles position * base^(-2i/R) of pair i (Su et al. 2021, eq. 15) in layers of one kind; positions (T) or (B, T).
@@ -30,9 +36,7 @@ def rotation(positions: Tensor, config: ModelConfig, kind: str = FULL) -> Rotati
     angles = positions.float().unsqueeze(-1) * frequencies
     if positions.dim() == 2:
         angles = angles.unsqueeze(1)  # one row of angles per sequence, the same for all heads
-    cos, sin = angles.cos() * temperature, angles.sin() * temperature
-    pairs = config.rope_layout == "pairs"
-    return Rotation(_joined(cos, cos, pairs), _joined(-sin, sin, pairs), pairs)
+    return Rotation.of(angles, config.rope_layout == "pairs", temperature)
 
 
 def rope_frequencies(config: ModelConfig, kind: str, device: torch.device) -> tuple[Tensor, float]:

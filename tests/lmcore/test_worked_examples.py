@@ -34,15 +34,14 @@ def turn(x: list[float], position: int, base: float = 10000.0) -> Tensor:
     """Rotate one head's vector, adjacent channels paired."""
     d = len(x)
     angles = torch.tensor([position * base ** (-2 * i / d) for i in range(d // 2)])[None]
-    return rotate(torch.tensor(x)[None, None, None], Rotation(angles.cos(), angles.sin(), pairs=True)).flatten()
+    return rotate(torch.tensor(x)[None, None, None], Rotation.of(angles, pairs=True)).flatten()
 
 
 def test_rope_in_two_dimensions() -> None:
     quarter = torch.tensor([[math.pi / 2]])
 
     def at(x: list[float], m: int) -> Tensor:
-        by = Rotation((m * quarter).cos(), (m * quarter).sin(), pairs=True)
-        return rotate(torch.tensor(x)[None, None, None], by).flatten()
+        return rotate(torch.tensor(x)[None, None, None], Rotation.of(m * quarter, pairs=True)).flatten()
 
     near(at([1.0, 2.0], 1), [-2.0, 1.0])
     near(at([2.0, 1.0], 2), [-2.0, -1.0])
