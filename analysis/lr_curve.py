@@ -1,8 +1,9 @@
 """The learning rate that trials of a search speak for, which lie where the sampler put them and not on a grid.
 
-`analysis.lr.optimum` shrinks its window until a parabola fits, and a sampler leaves few trials in a small window. Here
-the window stays and polynomials of degree 2 to 4 in log LR are averaged, weighted by AICc; the standard error holds
+`analysis.lr.optimum` shrinks its window around the best, and a sampler leaves few trials in a small window. Here the
+window stays and polynomials of degree 2 to 4 in log LR are averaged, weighted by AICc; the standard error holds
 their disagreement, too (Burnham & Anderson 2002, Model Selection and Multimodel Inference, sections 2.4, 2.9 and 4.3).
+Where the sides of a valley differ no polynomial is true, so the interval holds that of `optimum` as well.
 """
 
 import math
@@ -13,7 +14,7 @@ import numpy as np
 from scipy.special import stdtrit
 
 from analysis.huber import Floats
-from analysis.lr import LEVEL, QUARTILE, LrError
+from analysis.lr import LEVEL, QUARTILE, LrError, optimum
 
 DEGREES = (2, 3, 4)
 SPARE = 2  # degrees of freedom that a polynomial must leave
@@ -23,9 +24,9 @@ OVERFLOW = 700.0
 
 @dataclass(frozen=True)
 class Recommended:
-    """`lr` with its 95 % interval; None at both ends where no polynomial has a minimum inside the window, and then `lr`
-    is the best that was tried. `loss`: of the curve there, in nats. `used`: trials behind the curve. `diverges_from`:
-    the lowest rate above `lr` that diverged, if one did."""
+    """`lr` with its 95 % interval, None at both ends where the data does not bound it. Where no polynomial has a
+    minimum inside the window, `lr` is the best that was tried. `loss`: of the curve there, in nats. `used`: trials behind the
+    curve. `diverges_from`: the lowest rate above `lr` that diverged, if one did."""
 
     lr: float
     low: float | None
@@ -36,7 +37,7 @@ class Recommended:
 
     @property
     def interior(self) -> bool:
-        """Whether the trials enclose the optimum."""
+        """Whether the trials enclose the optimum and bound it."""
         return self.low is not None
 
 
@@ -66,8 +67,11 @@ def recommend(lrs: Sequence[float], losses: Sequence[float], initial_loss: float
     at, half, loss = _average(minima) if minima else (0.0, None, float(low.min()))
     lr = math.exp(centre + at)
     beyond = np.exp(x[~stable & (x > centre + at)])
-    low_end, high_end = (None, None) if half is None else (_exp(centre + at - half), _exp(centre + at + half))
-    return Recommended(lr, low_end, high_end, loss, len(near), float(beyond.min()) if len(beyond) else None)
+    valley = optimum(lrs, losses, initial_loss) if half is not None else None
+    ends: tuple[float | None, float | None] = None, None
+    if half is not None and valley and valley.low and valley.high:
+        ends = min(_exp(centre + at - half), valley.low), max(_exp(centre + at + half), valley.high)
+    return Recommended(lr, *ends, loss, len(near), float(beyond.min()) if len(beyond) else None)
 
 
 def _window(x: Floats, y: Floats) -> tuple[Floats, Floats]:
