@@ -25,8 +25,8 @@ OVERFLOW = 700.0
 @dataclass(frozen=True)
 class Recommended:
     """`lr` with its 95 % interval, None at both ends where the data does not bound it. Where no polynomial has a
-    minimum inside the window, `lr` is the best that was tried. `loss`: of the curve there, in nats. `used`: trials behind the
-    curve. `diverges_from`: the lowest rate above `lr` that diverged, if one did."""
+    minimum inside the window, `lr` is the best that was tried. `loss`: of the curve there, in nats. `used`: trials
+    behind the curve. `diverges_from`: the lowest rate above `lr` that diverged, if one did."""
 
     lr: float
     low: float | None
