@@ -89,8 +89,7 @@ def _groups(home: Home, states: Iterable[RunState], advice: str) -> Iterator[Gro
             newest = home.run(state.run_id).attempts()[-1:]
             info = newest[0] if newest else None
             kind = state.kind or "code" if state.state is State.FAILED else state.state.value.lower()
-            log = last_lines(info.path / "log.txt" if info else None)
-            if state.state is State.LOST and DISK_FULL.search("\n".join(log)):
+            if state.state is State.LOST and DISK_FULL.search("\n".join(_log_of(info))):
                 kind = "disk"  # there was no room to say so in the record
             # What only the observer says differs from run to run by its process ids; the state says it all.
             said = shape(state.detail) if state.state is State.FAILED else ""
@@ -100,8 +99,13 @@ def _groups(home: Home, states: Iterable[RunState], advice: str) -> Iterator[Gro
         state, info = members[0]
         remedy = advice if kind == "held" and advice else REMEDY.get(kind, REMEDY["code"])
         runs = tuple(member.run_id for member, _ in members)
-        said = state.detail if len(members) == 1 or state.state is State.FAILED else f"{len(members)} workers are gone"
-        yield Group(kind, said, host, step, runs, last_lines(info.path / "log.txt" if info else None), remedy)
+        several = state.state is State.LOST and len(members) > 1
+        error = f"{len(members)} workers are gone" if several else state.detail
+        yield Group(kind, error, host, step, runs, _log_of(info), remedy)
+
+
+def _log_of(info: AttemptInfo | None) -> tuple[str, ...]:
+    return last_lines(info.path / "log.txt" if info else None)
 
 
 def dead_workers(home: Home, plan: StoredPlan, states: Iterable[RunState]) -> Iterator[Group]:

@@ -1,5 +1,6 @@
 """Which failures count as the same, and when a host is to blame."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +59,12 @@ def test_a_worker_that_had_no_room_for_words_is_told_by_its_log(home: Home) -> N
     groups = {group.kind: group for group in _groups(home, states, "")}
     assert groups["disk"].remedy.startswith("make room") and len(groups["disk"].runs) == 1
     assert (groups["lost"].error, len(groups["lost"].runs)) == ("2 workers are gone", 2)
+
+
+def test_held_runs_keep_the_schedulers_words(home: Home) -> None:
+    states = [replace(run_state(new_run(home, n)), state=State.HELD, detail="2 jobs are held") for n in (1, 2)]
+    (group,) = _groups(home, states, "scontrol release 7")
+    assert (group.error, group.remedy, len(group.runs)) == ("2 jobs are held", "scontrol release 7", 2)
 
 
 def failed_at(run: RunFolder, host: str, kind: str = "code") -> None:
