@@ -1,5 +1,6 @@
 """Everything `lab lr` says: per configuration the best learning rate and the sensitivity, and the law between them."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -31,7 +32,17 @@ class Curve:
     initial_loss: float | None
     best: LrOptimum | None
     sensitivity: Sensitivity | None
-    diverged: int
+
+    @property
+    def stable(self) -> pl.DataFrame:
+        """The rows with a finite loss below the initial one."""
+        limit = math.inf if self.initial_loss is None else self.initial_loss
+        return self.rows.filter(pl.col("loss").is_finite() & (pl.col("loss") < limit))
+
+    @property
+    def diverged(self) -> int:
+        """How many rows are not."""
+        return len(self.rows) - len(self.stable)
 
     def record(self) -> dict[str, Any]:
         """For --json."""
@@ -176,10 +187,9 @@ def _check(there: Curve, predicted: float) -> Check:
 
 
 def _beside(lr: float, there: Curve) -> Beside:
-    losses = there.rows.filter(pl.col("lr") == lr)["loss"].to_numpy()
-    stable = losses[np.isfinite(losses) & (losses < (np.inf if there.initial_loss is None else there.initial_loss))]
-    mean = float(stable.mean()) if len(stable) else None
-    return Beside(float(lr), mean, len(losses), len(losses) - len(stable))
+    stable = there.stable.filter(lr=lr)["loss"].to_list()
+    runs = len(there.rows.filter(lr=lr))
+    return Beside(lr, sum(stable) / len(stable) if stable else None, runs, runs - len(stable))
 
 
 def _check_asked(at: Mapping[str, float], law: Law | None, named: Sequence[str]) -> None:
@@ -218,7 +228,6 @@ def _curve(key: dict[str, Any], rows: pl.DataFrame) -> Curve:
     initial = rows["initial"].median()
     start = float(initial) if isinstance(initial, int | float) else None
     lrs, losses = rows["lr"].to_list(), rows["loss"].to_list()
-    bad = [not np.isfinite(y) or (start is not None and y >= start) for y in losses]
     try:
         best = optimum(lrs, losses, start)
     except LrError:
@@ -227,7 +236,7 @@ def _curve(key: dict[str, Any], rows: pl.DataFrame) -> Curve:
         cost = sensitivity(lrs, losses, start)
     except LrError:
         cost = None
-    return Curve(name, features, rows, start, best, cost, sum(bad))
+    return Curve(name, features, rows, start, best, cost)
 
 
 def _law(curves: list[Curve], findings: list[Finding]) -> Law | None:

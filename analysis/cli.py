@@ -127,8 +127,7 @@ def write(name: str, home: "Home", quiet: bool, out: Path | None = None, kind: "
     """Ingest, print the table of arms and the verdict, write the report."""
     import results
     from analysis.answer import headline
-    from analysis.report import write_report
-    from analysis.sections import folder_of, kept
+    from analysis.report import write_in_home
     from analysis.select import resolve_plan
     from analysis.table import summary, terminal_table
     from results.ingest import ingest as ingest_files
@@ -140,8 +139,7 @@ def write(name: str, home: "Home", quiet: bool, out: Path | None = None, kind: "
             rows = summary(con, plan)
             stdout().print(terminal_table(rows))
             print(f"verdict: {headline(rows)}")
-        folder = folder_of(home, plan)
-        files = write_report(con, plan, out or folder, kind, kept(folder, plan.plan_id))
+        files = write_in_home(con, plan, home, out, kind)
     if not quiet:
         print(f"report: {files.page}")
     return files

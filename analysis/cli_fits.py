@@ -272,7 +272,7 @@ def _say(
 def _add_section(asked: opt.Asked, blocks: "list[Block]", pictures: "list[Picture]") -> dict[str, list[str]]:
     """To the report of the sweep, or to the page of the table, which is written anew."""
     import results
-    from analysis.report import write_report, write_sections
+    from analysis.report import write_in_home, write_sections
     from analysis.sections import folder_of, keep, kept, slug
     from analysis.select import resolve_plan
     from analysis.sources import is_file
@@ -285,9 +285,8 @@ def _add_section(asked: opt.Asked, blocks: "list[Block]", pictures: "list[Pictur
         return {"report": [str(write_sections(path, kept(folder), folder).page)]}
     with results.open(home) as con:
         plan = resolve_plan(con, asked.source)
-        folder = folder_of(home, plan)
-        keep(folder, str(asked.section), command, plan.plan_id, blocks, pictures)
-        return {"report": [str(write_report(con, plan, folder, sections=kept(folder, plan.plan_id)).page)]}
+        keep(folder_of(home, plan), str(asked.section), command, plan.plan_id, blocks, pictures)
+        return {"report": [str(write_in_home(con, plan, home).page)]}
 
 
 def _finite(value: Any) -> Any:

@@ -11,3 +11,8 @@ class Finding:
     level: str
     reason: str
     remedy: str
+
+    @property
+    def sentences(self) -> tuple[str, str]:
+        """Reason and remedy, each with its full stop."""
+        return f"{self.reason.rstrip('.')}.", f"{self.remedy.rstrip('.')}."

@@ -129,10 +129,10 @@ def curves_figure(curves: Sequence[Curve], told_by: Collection[str]) -> Figure:
     """A colour per configuration, in order; `told_by`: the features that tell them apart."""
     colors = sns.color_palette("viridis", len(curves)) if len(curves) > 1 else [COLORS[0]]
     with canvas() as (figure, axes):
-        stable = np.concatenate([_stable(curve)[1] for curve in curves])
+        stable = np.concatenate([curve.stable["loss"].to_numpy() for curve in curves])
         top = float(np.max(stable)) if len(stable) else 1.0
         for curve, color in zip(curves, colors, strict=True):
-            lrs, losses = _stable(curve)
+            lrs, losses = curve.stable["lr"].to_numpy(), curve.stable["loss"].to_numpy()
             axes.plot(lrs, losses, "o", ms=3, color=color, alpha=0.7)
             gone = curve.rows["lr"].to_numpy()[~np.isin(curve.rows["lr"].to_numpy(), lrs)]
             axes.plot(gone, np.full(len(gone), top), "x", ms=5, color=color)
@@ -153,12 +153,6 @@ def curves_figure(curves: Sequence[Curve], told_by: Collection[str]) -> Figure:
             axes.legend(frameon=False, fontsize=7)
         axes.set(xscale="log", xlabel="learning rate", ylabel="loss (nats)", title="Loss against learning rate")
         return figure
-
-
-def _stable(curve: Curve) -> tuple[np.ndarray, np.ndarray]:
-    lrs, losses = curve.rows["lr"].to_numpy(), curve.rows["loss"].to_numpy()
-    good = np.isfinite(losses) & (losses < (np.inf if curve.initial_loss is None else curve.initial_loss))
-    return lrs[good], losses[good]
 
 
 def law_figure(answer: LrAnswer, name: str) -> Figure:

@@ -14,8 +14,8 @@ from analysis.frames import arms_of, changes_between_arms, runs_frame
 from analysis.lint_sweep import lint
 from analysis.pictures import Picture, pictures_for
 from analysis.provenance import attempts_frame, listed, provenance
-from analysis.report_text import latex, latex_of_table, markdown, markdown_of_table
-from analysis.sections import Section, StoredPicture
+from analysis.report_text import Appendix, latex, latex_of_table, markdown, markdown_of_table
+from analysis.sections import Section, StoredPicture, folder_of, kept
 from analysis.select import Plan
 from analysis.table import number, summary, troubles
 from analysis.told import sort_key
@@ -24,6 +24,8 @@ from results.files import write_bytes
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
+
+    from results.home import Home
 
 Row = dict[str, Any]
 Kind = Literal["html", "md", "latex"]
@@ -131,9 +133,17 @@ def write_report(
     if kind == "html":
         text = render(con, plan, looks, pictures, rows, sections)
     else:
-        told = plan, rows, lint(con, plan), provenance(con, plan), pictures, sections
-        text = {"md": markdown, "latex": latex}[kind](*told)
+        told = Appendix(plan, rows, lint(con, plan), provenance(con, plan), pictures, sections)
+        text = {"md": markdown, "latex": latex}[kind](told)
     return ReportFiles(_write(out / NAMES[kind], text), images)
+
+
+def write_in_home(
+    con: "DuckDBPyConnection", plan: Plan, home: "Home", out: Path | None = None, kind: Kind = "html"
+) -> ReportFiles:
+    """The report with the sections kept for it, where it lies in the home, or in `out`."""
+    folder = folder_of(home, plan)
+    return write_report(con, plan, out or folder, kind, kept(folder, plan.plan_id))
 
 
 def write_sections(table: Path, sections: Sequence[Section], out: Path) -> ReportFiles:

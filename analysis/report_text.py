@@ -1,6 +1,7 @@
 """The report as text for the appendix of a paper: Markdown, or LaTeX with a booktabs table."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -48,23 +49,29 @@ LATEX |= {
 }
 
 
-def markdown(
-    plan: Plan,
-    rows: list[Row],
-    findings: list[Finding],
-    origin: Provenance,
-    pictures: Sequence[Picture],
-    sections: Sequence[Section],
-) -> str:
+@dataclass(frozen=True)
+class Appendix:
+    """What a report tells in text: of a plan its rows, findings, origin, pictures, and the sections kept for it."""
+
+    plan: Plan
+    rows: list[Row]
+    findings: list[Finding]
+    origin: Provenance
+    pictures: Sequence[Picture]
+    sections: Sequence[Section]
+
+
+def markdown(of: Appendix) -> str:
     """Question, verdict, table, pictures, sections, warnings, provenance."""
+    plan, rows = of.plan, of.rows
     lines = [f"# {_md(plan.question or plan.sweep)}", "", f"**{_md(headline(rows))}**", ""]
     lines += [f"- {_md(sentence(row))}" for row in judged(rows)] + [""]
     lines += [_md(text) for text in (*own(rows), *terms(plan, rows))] + [""]
     lines += _md_table(list(COLUMNS), [[cell(row) for cell in COLUMNS.values()] for row in rows])
-    lines += _md_pictures(p for p in pictures if p.part in SHOWN)
-    lines += ["", _markdown_sections(sections), "## Warnings", ""]
-    lines += [_md_finding(finding) for finding in findings] or ["None."]
-    lines += ["", "## Provenance", "", *(f"- {_md(text)}" for text in _origin(plan, origin)), ""]
+    lines += _md_pictures(p for p in of.pictures if p.part in SHOWN)
+    lines += ["", _markdown_sections(of.sections), "## Warnings", ""]
+    lines += [_md_finding(finding) for finding in of.findings] or ["None."]
+    lines += ["", "## Provenance", "", *(f"- {_md(text)}" for text in _origin(plan, of.origin)), ""]
     return "\n".join(lines)
 
 
@@ -92,23 +99,17 @@ def _markdown_sections(sections: Sequence[Section]) -> str:
     return "\n".join(lines)
 
 
-def latex(
-    plan: Plan,
-    rows: list[Row],
-    findings: list[Finding],
-    origin: Provenance,
-    pictures: Sequence[Picture],
-    sections: Sequence[Section],
-) -> str:
+def latex(of: Appendix) -> str:
     """The same for LaTeX: needs the packages booktabs and graphicx."""
+    plan, rows = of.plan, of.rows
     lines = [r"\section*{" + _tex(plan.question or plan.sweep) + "}", r"\textbf{" + _tex(headline(rows)) + "}", ""]
     lines += [_tex(text) + "\n" for text in (*map(sentence, judged(rows)), *own(rows))]
     cells = [[cell(row) for cell in COLUMNS.values()] for row in rows]
     lines += _tex_table(list(COLUMNS), cells, " ".join(terms(plan, rows)))
-    lines += _tex_pictures(p for p in pictures if p.part in SHOWN)
-    lines += [_latex_sections(sections)]
-    lines += _items("Warnings", [_said(finding) for finding in findings] or ["None."])
-    return "\n".join(lines + _items("Provenance", _origin(plan, origin)))
+    lines += _tex_pictures(p for p in of.pictures if p.part in SHOWN)
+    lines += [_latex_sections(of.sections)]
+    lines += _items("Warnings", [_said(finding) for finding in of.findings] or ["None."])
+    return "\n".join(lines + _items("Provenance", _origin(plan, of.origin)))
 
 
 def _latex_sections(sections: Sequence[Section]) -> str:
@@ -139,7 +140,7 @@ def _md_pictures(pictures: Iterable[Picture | StoredPicture]) -> Iterator[str]:
 
 
 def _md_finding(finding: Finding) -> str:
-    return f"- {finding.level} `{finding.code}`: {_md(finding.reason.rstrip('.'))}. {_md(finding.remedy.rstrip('.'))}."
+    return f"- {finding.level} `{finding.code}`: {' '.join(map(_md, finding.sentences))}"
 
 
 def _tex_table(header: Sequence[str], rows: Iterable[Sequence[str]], caption: str) -> list[str]:
@@ -171,7 +172,7 @@ def _tex_pictures(pictures: Iterable[Picture | StoredPicture]) -> Iterator[str]:
 
 
 def _said(finding: Finding) -> str:
-    return f"{finding.level} ({finding.code}): {finding.reason.rstrip('.')}. {finding.remedy.rstrip('.')}."
+    return f"{finding.level} ({finding.code}): {' '.join(finding.sentences)}"
 
 
 def _items(title: str, texts: list[str]) -> list[str]:

@@ -3,10 +3,12 @@
 Where the bytes are kept is the record's business. There is no random state: batches are functions of the step.
 """
 
+import contextlib
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
+from pathlib import Path
 
 import safetensors
 import safetensors.torch
@@ -21,6 +23,15 @@ Blobs = Mapping[str, bytes]
 
 class CheckpointError(ValueError):
     """A checkpoint that does not belong to this model."""
+
+
+@contextlib.contextmanager
+def naming(folder: Path) -> Iterator[None]:
+    """Let a CheckpointError inside the block say where the checkpoint lies, and what to do."""
+    try:
+        yield
+    except CheckpointError as error:
+        raise CheckpointError(f"{folder}: {error}; delete it to go on from the one before") from error
 
 
 @dataclass

@@ -44,11 +44,13 @@ WHERE runs.run_id = last.run_id AND runs.finished_at IS NULL;
 """
 # A run that is done has written its last row; where that is not there, somebody has cut or deleted a file since.
 _NAME_CUT_RUNS = """
+CREATE TEMP TABLE done AS
+SELECT folder, run_id, step FROM runs JOIN changed ON changed.folder = 'runs/' || run_id WHERE state = 'DONE';
 INSERT INTO quarantine BY NAME
 SELECT folder, folder AS path, format('DONE at step {}, but its rows end at step {}', step, coalesce(last, 0)) AS reason
-FROM (SELECT 'runs/' || run_id AS folder, run_id, step FROM runs WHERE state = 'DONE') done
-JOIN changed USING (folder)
-LEFT JOIN (SELECT run_id, max(last_step) AS last FROM train_bins GROUP BY run_id) rows USING (run_id)
+FROM done
+LEFT JOIN (SELECT run_id, max(last_step) AS last FROM train_bins SEMI JOIN done USING (run_id) GROUP BY run_id) r
+USING (run_id)
 WHERE coalesce(last, 0) < step;
 """
 # Rows of the small tables that come from a folder that was read anew or is gone. Bad lines lie before the offsets of

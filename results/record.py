@@ -111,13 +111,13 @@ class RunFolder:
         """Steps with a checkpoint, sorted."""
         return checkpoints.steps(self._checkpoints)
 
-    def valid_checkpoints(self) -> list[int]:
-        """Steps whose checkpoint belongs to the run's one timeline, sorted.
+    def valid_checkpoints(self, attempts: Sequence[AttemptInfo] | None = None) -> list[int]:
+        """Steps whose checkpoint belongs to the run's one timeline, sorted; `attempts` saves reading them again.
 
         The rule for rows holds for checkpoints too: what an attempt wrote beyond the step from which a later
         attempt resumed is void, be it the work of a zombie or a damaged checkpoint that was passed over.
         """
-        limits = owned_until(self.attempts())
+        limits = owned_until(self.attempts() if attempts is None else attempts)
         return [step for step in self.checkpoints() if self._is_valid(step, limits)]
 
     def validation_losses(self) -> dict[int, float]:

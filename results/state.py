@@ -86,7 +86,7 @@ def run_state(run: RunFolder, hint: Hint | None = None, attempts: Sequence[Attem
     infos = run.attempts() if attempts is None else attempts
     number, step = (infos[-1].number if infos else 0), _last_step(infos)
     if infos and infos[-1].exit is None:
-        step = max([step, *run.valid_checkpoints()])
+        step = max([step, *run.valid_checkpoints(infos)])
     try:
         done = run.done()
     except (BadFile, OSError) as error:
@@ -176,7 +176,7 @@ def _progress(run: RunFolder, infos: Sequence[AttemptInfo]) -> bool:
     if not all(_needs_progress(info) for info in recent):
         return True
     begun = min((info.resume_step for info in recent if info.resume_step is not None), default=None)
-    return begun is not None and max(run.valid_checkpoints(), default=0) > begun
+    return begun is not None and max(run.valid_checkpoints(infos), default=0) > begun
 
 
 def _needs_progress(info: AttemptInfo) -> bool:

@@ -66,7 +66,7 @@ def _undone(plan: StoredPlan, home: Home) -> list[str]:
     order = list(STAGES)
     before = order[: order.index(str(plan.content["stage"]))]
     said = []
-    for other in stored.all_plans(home):
+    for other in stored.all_plans(home) if before else ():
         of_same = other.content.get("tuning") == plan.content["tuning"] and other.content.get("stage") in before
         states = stored.run_states(home, other.run_ids, slurm.Queue()) if of_same else []
         if gone := sum(state.state not in SETTLED for state in states):

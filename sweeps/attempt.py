@@ -12,8 +12,8 @@ from pathlib import Path
 import torch
 import torch._dynamo  # every optimiser loads it, for seconds: once here in the worker, not again in each child
 
-from lmcore import data
-from lmcore.checkpoint import Blobs, CheckpointError
+from lmcore import checkpoint, data
+from lmcore.checkpoint import Blobs
 from lmcore.config import read_config
 from lmcore.train import Outcome, Silent, train
 from results import planned
@@ -138,11 +138,8 @@ def _train(home: Home, run: RunFolder, attempt: Attempt, flag: StopFlag, deadlin
             return train(config, tokens, _beating_sink(attempt, flag, deadline, step), blobs, device), device
         return train(config, tokens, Silent(), blobs, device), device
 
-    try:
+    with checkpoint.naming(run.checkpoint_folder(step)):
         return in_ranks(config.train.processes, task)
-    except CheckpointError as error:
-        where = run.checkpoint_folder(step)
-        raise CheckpointError(f"{where}: {error}; delete it to go on from the one before") from error
 
 
 def _beating_sink(attempt: Attempt, flag: StopFlag, deadline: float | None, step: int) -> RecordSink:

@@ -29,11 +29,8 @@ def load_run(home: Home, prefix: str) -> tuple[LM, Tokenizer, TokenData, dict[st
     spec = folder.spec()
     config = read_config(spec)
     model = LM(config.model, path=config.train.means.attention)
-    try:
+    with checkpoint.naming(folder.checkpoint_folder(found[0])):
         checkpoint.load_weights(model, found[1]["model.safetensors"])
-    except checkpoint.CheckpointError as error:
-        where = folder.checkpoint_folder(found[0])
-        raise SweepError(f"{where}: {error}; delete it to use the one before") from error
     place = data.find(spec["data"]["fingerprint"], home.data)
     return model.eval(), data.load_tokenizer(place), data.load(place), spec
 

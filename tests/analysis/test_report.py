@@ -14,7 +14,7 @@ from analysis.lint_sweep import lint
 from analysis.pictures import pictures_for
 from analysis.provenance import provenance
 from analysis.report import ReportFiles, render, write_report
-from analysis.report_text import COLUMNS, latex, markdown
+from analysis.report_text import COLUMNS, Appendix, latex, markdown
 from analysis.select import resolve_plan
 from analysis.table import summary
 from tests.analysis.synthetic import Arm, Builder
@@ -185,12 +185,13 @@ def test_failures_are_told_with_their_error(reports: dict[str, ReportFiles]) -> 
 def test_text_for_an_appendix(con: Any, tmp_path: Path, name: str) -> None:
     plan = resolve_plan(con, name)
     rows, findings, origin = summary(con, plan), lint(con, plan), provenance(con, plan)
-    text = markdown(plan, rows, findings, origin, [], [])
+    of = Appendix(plan, rows, findings, origin, [], [])
+    text = markdown(of)
     table = [line for line in text.splitlines() if line.startswith("|")]
     assert len(table) == len(rows) + 2
     assert len({len(re.findall(r"(?<!\\)\|", line)) for line in table}) == 1
     assert "<script>" not in text
-    tex = latex(plan, rows, findings, origin, [], [])
+    tex = latex(of)
     assert tex.count("{") - tex.count(r"\{") == tex.count("}") - tex.count(r"\}")
     body = tex[tex.index(r"\midrule") : tex.index(r"\bottomrule")].splitlines()[1:]
     assert [len(re.findall(r"(?<!\\)&", line)) for line in body] == [len(COLUMNS) - 1] * len(rows)

@@ -1,27 +1,21 @@
 """Files of finished runs that somebody deletes, cuts or fills with something else: said, and mended where possible."""
 
-import contextlib
 import json
 import shutil
-import subprocess
-from collections.abc import Iterator
 from hashlib import sha256
 from pathlib import Path
 
 import pytest
 
 from results.rows import last_step
+from tests.conftest import user
 from tests.faults.conftest import MakeSweep
+from tests.results.helpers import fill, small_disk
 from tests.user import User, wait_until
 
+__all__ = ["user"]  # the one without a scheduler
+
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture
-def user(tmp_path: Path) -> Iterator[User]:
-    someone = User(tmp_path / "home")
-    yield someone
-    someone.kill_workers()
 
 
 @pytest.fixture
@@ -108,18 +102,11 @@ def test_a_lost_run_is_said_to_have_come_as_far_as_its_rows(user: User, make_swe
 
 
 def test_a_full_disk_leaves_the_database_to_be_read(tmp_path: Path, make_sweep: MakeSweep) -> None:
-    place = tmp_path / "small"
-    place.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=12m", "lab", str(place)], check=True)
-    try:
+    with small_disk(tmp_path / "small", "12m") as place:
         user = User(place / "home")
         user.lab("sweep", str(make_sweep(seeds=2, steps=40)), "--yes", "-j", "1")
         (first_run(user) / "attempts/0001/later").write_text("something new, so that there is something to ingest")
-        with (place / "ballast").open("wb", buffering=0) as file, contextlib.suppress(OSError):
-            while True:
-                file.write(bytes(65536))
+        fill(place)
         done = user.lab("sql", "SELECT count(*) AS n FROM runs")
         assert "2" in done.stdout
         assert "not brought up to date" in done.stderr and "make room" in done.stderr
-    finally:
-        subprocess.run(["umount", "-l", str(place)], check=True)

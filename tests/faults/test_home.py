@@ -11,8 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import user
 from tests.faults.conftest import MakeSweep
+from tests.results.helpers import small_disk
 from tests.user import CLASHES, LAB, User, wait_until
+
+__all__ = ["user"]  # the one without a scheduler
 
 pytestmark = pytest.mark.slow
 
@@ -27,13 +31,6 @@ READERS = (
     ["report", "tiny"],
     ["ingest"],
 )
-
-
-@pytest.fixture
-def user(tmp_path: Path) -> Iterator[User]:
-    someone = User(tmp_path / "home")
-    yield someone
-    someone.kill_workers()
 
 
 @pytest.mark.parametrize("command", READERS, ids=lambda command: command[0])
@@ -75,13 +72,8 @@ def test_the_command_that_goes_on_works_in_any_shell(user: User, make_sweep: Mak
 @pytest.fixture
 def small(tmp_path: Path) -> Iterator[Path]:
     """A file system of one's own."""
-    place = tmp_path / "own"
-    place.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=200m", "lab", str(place)]
-    if os.geteuid() != 0 or subprocess.run(mount, capture_output=True, check=False).returncode:
-        pytest.skip("mounting a file system needs root")
-    yield place
-    subprocess.run(["umount", "-l", str(place)], check=True)
+    with small_disk(tmp_path / "own", "200m") as place:
+        yield place
 
 
 def test_a_read_only_home_can_be_read_and_says_why_it_cannot_be_used(
