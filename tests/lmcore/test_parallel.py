@@ -1,13 +1,15 @@
 """A run shared by two processes is the same run: losses, checkpoints in either direction, one record."""
 
 import math
-import pickle
 from collections.abc import Callable
-from pathlib import Path
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from typing import Any
 
 import pytest
+import torch
 
+from lmcore import parallel
 from lmcore.config import ConfigError, RunConfig, replace
 from lmcore.data import TokenData
 from lmcore.train import Silent, train
@@ -15,6 +17,9 @@ from sweeps.ranks import RankDied, in_ranks
 from tests.lmcore.test_train import RUN, Memory, numbers, tokens
 
 __all__ = ["tokens"]
+
+FORKS = get_context("forkserver")
+FORKS.set_forkserver_preload([__name__])
 
 TWO = replace(RUN, {"train.processes": 2, "train.steps": 16, "train.telemetry_every": 8})
 ONE = replace(TWO, {"train.processes": 1})
@@ -33,38 +38,25 @@ def alone(config: RunConfig) -> RunConfig:
     return replace(config, {"train.processes": 1, "train.sharding": "ddp"})
 
 
-def in_child(work: Callable[[], Any], folder: Path) -> Any:
-    """What `work` gives, in a process of its own: forks must come before the first thread of torch."""
-    import os
-    import traceback
-
-    path = folder / "answer.pickle"
-    pid = os.fork()
-    if pid == 0:
-        code = 1
-        try:
-            path.write_bytes(pickle.dumps(work()))
-            code = 0
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            os._exit(code)
-    assert os.waitpid(pid, 0)[1] == 0
-    return pickle.loads(path.read_bytes())
+def in_child(work: Callable[..., Any], *arguments: Any) -> Any:
+    """What `work` gives, in a process without threads: ranks are forked, in a worker too, before torch starts any."""
+    with ProcessPoolExecutor(1, mp_context=FORKS) as pool:
+        return pool.submit(work, *arguments).result()
 
 
-def run_together(
-    config: RunConfig, data: TokenData, folder: Path, resume: Any = None, stop_at: int | None = None
-) -> Memory:
+def run_together(config: RunConfig, data: TokenData, resume: Any = None, stop_at: int | None = None) -> Memory:
     """The sink of rank 0 after a run of `config.train.processes` processes."""
+    memory: Memory = in_child(ranks_train, config, data, resume, stop_at)
+    return memory
 
+
+def ranks_train(config: RunConfig, data: TokenData, resume: Any, stop_at: int | None) -> Memory:
     def task(rank: int, device: str) -> Memory:
         sink = Memory(stop_at)
         train(config, data, sink if rank == 0 else Silent(), resume=resume, device="cpu")
         return sink
 
-    memory: Memory = in_child(lambda: in_ranks(config.train.processes, task), folder)
-    return memory
+    return in_ranks(config.train.processes, task)
 
 
 def close(a: list[dict[str, Any]], b: list[dict[str, Any]], within: float = 1e-5) -> bool:
@@ -74,9 +66,9 @@ def close(a: list[dict[str, Any]], b: list[dict[str, Any]], within: float = 1e-5
 
 
 @pytest.mark.parametrize("name", CHANGES)
-def test_two_processes_train_what_one_does(name: str, tokens: TokenData, tmp_path: Path) -> None:
+def test_two_processes_train_what_one_does(name: str, tokens: TokenData) -> None:
     config = replace(TWO, CHANGES[name])
-    one, two = (run_together(c, tokens, tmp_path) for c in (alone(config), config))
+    one, two = (run_together(c, tokens) for c in (alone(config), config))
     # Muon orthogonalises in bf16, where the last bit of a gradient may become a step of 2^-8.
     within = 5e-3 if config.train.optimizer == "muon" else 1e-5
     assert close(one.rows, two.rows, within)
@@ -84,40 +76,31 @@ def test_two_processes_train_what_one_does(name: str, tokens: TokenData, tmp_pat
     assert [row["tokens"] for row in one.rows] == [row["tokens"] for row in two.rows]
     assert {row["name"] for row in one.telemetry} == {row["name"] for row in two.telemetry}
     assert one.checkpoints.keys() == two.checkpoints.keys()
-    again = run_together(config, tokens, tmp_path)
+    again = run_together(config, tokens)
     assert numbers(again.rows) == numbers(two.rows), "bit for bit"
 
 
 @pytest.mark.parametrize("sharding", ["ddp", "fsdp"])
-def test_a_checkpoint_loads_in_either_number_of_processes(sharding: str, tokens: TokenData, tmp_path: Path) -> None:
+def test_a_checkpoint_loads_in_either_number_of_processes(sharding: str, tokens: TokenData) -> None:
     two = replace(TWO, {"train.sharding": sharding})
     one = alone(two)
-    whole = run_together(one, tokens, tmp_path)
+    whole = run_together(one, tokens)
     for first, second in ((one, two), (two, one), (two, two)):
-        stopped = run_together(first, tokens, tmp_path, stop_at=6)
+        stopped = run_together(first, tokens, stop_at=6)
         assert list(stopped.checkpoints) == [6], "all ranks stop at the same step"
-        rest = run_together(second, tokens, tmp_path, resume=stopped.checkpoints[6])
+        rest = run_together(second, tokens, resume=stopped.checkpoints[6])
         assert close(whole.rows, stopped.rows + rest.rows)
 
 
-def test_a_rank_that_fails_ends_the_run_with_its_reason(tmp_path: Path) -> None:
-    def task(rank: int, device: str) -> None:
-        import torch
+def test_a_rank_that_fails_ends_the_run_with_its_reason() -> None:
+    with pytest.raises(RankDied, match="exit code 1"):
+        in_child(in_ranks, 2, second_fails)
 
-        from lmcore import parallel
 
-        if rank == 1:
-            raise MemoryError("no more")
-        parallel.team().total(torch.zeros(1))
-
-    def work() -> str:
-        try:
-            in_ranks(2, task)
-        except RankDied as error:
-            return str(error)
-        return "nothing"
-
-    assert "exit code 1" in in_child(work, tmp_path)
+def second_fails(rank: int, device: str) -> None:
+    if rank == 1:
+        raise MemoryError("no more")
+    parallel.team().total(torch.zeros(1))
 
 
 @pytest.mark.parametrize(
