@@ -17,8 +17,9 @@ from typing import Any
 import torch
 
 from benchmarks import bare  # noqa: F401  first, because it stands in for a package that may be missing
-from benchmarks.peers import Step, nanogpt, training_step
+from benchmarks.peers import nanogpt, training_step
 from benchmarks.tokens import batches
+from benchmarks.turns import Step
 from lmcore.config import RunConfig, replace
 from lmcore.count import params, train_flops_per_token
 from lmcore.parallel import ALONE

@@ -2,22 +2,19 @@
 
 import importlib.util
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from benchmarks.tokens import Batch
-from lmcore.config import ModelConfig
+from benchmarks.tokens import Batch, batches
+from benchmarks.turns import Absent, Make, Step
+from lmcore.config import ModelConfig, RunConfig
 
 Loss = Callable[[Tensor, Tensor], Tensor]
-Step = Callable[[int], float]
-
-
-class Absent(Exception):
-    """A peer that is not installed; the message says how to get it."""
 
 
 def nanogpt(m: ModelConfig, file: Path | None) -> tuple[nn.Module, Loss]:
@@ -78,16 +75,19 @@ PEERS: dict[str, Callable[[ModelConfig, Path | None], tuple[nn.Module, Loss]]] =
 }
 
 
-def steps_of(m: ModelConfig, batch: Batch, file: Path | None) -> Iterator[tuple[str, Step]]:
-    """Every peer that is here, as it is and compiled, in bf16; notes on stdout for those that are not."""
-    for name, build in PEERS.items():
-        for compiled in (False, True):
-            try:
-                model, loss = build(m, file)
-            except Absent as why:
-                print(f"{name} is left out: {why}")
-                break
-            yield f"{name}{', compiled' if compiled else ''}", training_step(model, loss, batch, compiled)
+def makes(run: RunConfig, file: Path | None) -> dict[str, Make]:
+    """Every peer, as it is and compiled, in bf16."""
+    return {
+        f"{name}{', compiled' if compiled else ''}": partial(peer_step, name, run, file, compiled)
+        for name in PEERS
+        for compiled in (False, True)
+    }
+
+
+def peer_step(name: str, run: RunConfig, file: Path | None, compiled: bool) -> Step:
+    """Raises Absent."""
+    model, loss = PEERS[name](run.model, file)
+    return training_step(model, loss, batches(run), compiled)
 
 
 def training_step(model: nn.Module, loss: Loss, batch: Batch, compiled: bool, device: str = "cpu") -> Step:

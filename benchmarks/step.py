@@ -1,33 +1,31 @@
 """One training step beside other implementations: `python -m benchmarks.step --nanogpt model.py`.
 
-All take turns in one process, at the same shape, batches and threads; only ratios count. `--clock cpu` counts the CPU
-seconds of the process instead of the wall's: on a machine with other load, with one thread, that is the fairer clock.
+All take turns, each in its process, at the same shape, batches and threads; only ratios count. `--clock cpu` counts the
+CPU seconds of the process instead of the wall's: on a machine with other load, with one thread, that is the fairer one.
 """
 
 import argparse
 import os
-import statistics
-import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from benchmarks import peers, recorded
-from benchmarks.peers import Step
-from benchmarks.tokens import Batch, batches
+from benchmarks.tokens import batches
+from benchmarks.turns import CLOCKS, Make, Step, measure
 from lmcore import auto
 from lmcore.config import ModelConfig, RunConfig, replace
 from lmcore.count import train_flops_per_token
+from lmcore.heap import keep_freed_memory
 from lmcore.parallel import ALONE
 from lmcore.peak import DTYPES
 from lmcore.presets import PRESETS
 from lmcore.update import Updater
 from sweeps.environment import cpu_name
 
-CLOCKS: dict[str, Callable[[], float]] = {"wall": time.perf_counter, "cpu": time.process_time}
 FAST = "lab, auto"
 SIZE, PRODUCTS = 768, 20  # of the products that give the peak
 # Name -> run. The second is the layer stack of GPT-2 small; its vocabulary is small, so that the layers are measured.
@@ -59,24 +57,10 @@ SWITCHES: dict[str, dict[str, Any]] = {
 }
 
 
-@dataclass(frozen=True)
-class Timed:
-    """Seconds of one contender's steps."""
-
-    seconds: list[float]
-
-    @property
-    def best(self) -> float:
-        return min(self.seconds)
-
-    @property
-    def median(self) -> float:
-        return statistics.median(self.seconds)
-
-
-def our_step(run: RunConfig, batch: Batch) -> Step:
+def our_step(run: RunConfig) -> Step:
     """The update that a run makes."""
-    updater = Updater(run, torch.device("cpu"), ALONE)
+    keep_freed_memory()
+    updater, batch = Updater(run, torch.device("cpu"), ALONE), batches(run)
 
     def step(number: int) -> float:
         return float(updater.update(number, *batch(number), run.train.lr)[0])
@@ -84,54 +68,34 @@ def our_step(run: RunConfig, batch: Batch) -> Step:
     return step
 
 
-def ours(run: RunConfig, changes: Mapping[str, Mapping[str, Any]], threads: int) -> dict[str, Step]:
-    """A step for each set of changes, `auto` resolved."""
-    made, batch = {}, batches(run)
+def ours(run: RunConfig, changes: Mapping[str, Mapping[str, Any]], threads: int) -> dict[str, Make]:
+    """For each set of changes a step, `auto` resolved."""
+    made: dict[str, Make] = {}
     for name, change in changes.items():
         config, why = auto.resolve({name: replace(run, {**change, "train.threads": threads})})
         print(*(f"{name}: {line}" for line in why), sep="\n", end="\n" if why else "")
-        made[name] = our_step(config[name], batch)
+        made[name] = partial(our_step, config[name])
     return made
 
 
-def measure(steps: Mapping[str, Step], rounds: int, clock: Callable[[], float]) -> dict[str, Timed]:
-    """Every contender once a round; the first two steps of each warm up and compile."""
-    for name, step in steps.items():
-        began = time.perf_counter()
-        step(1)
-        print(f"{name}: first step {time.perf_counter() - began:.1f} s", flush=True)
-        step(2)
-    seconds: dict[str, list[float]] = {name: [] for name in steps}
-    for number in range(rounds):
-        for name, step in steps.items():
-            began = clock()
-            step(number)
-            seconds[name].append(clock() - began)
-    return {name: Timed(taken) for name, taken in seconds.items()}
-
-
-def products() -> dict[str, Step]:
+def products(precision: str) -> Step:
     """Large matrix products, as many as take about as long as a step: what the machine can do while it is measured."""
+    a = torch.randn(SIZE, SIZE).to(DTYPES[precision])
+    out = torch.empty_like(a)
 
-    def of(dtype: torch.dtype) -> Step:
-        a = torch.randn(SIZE, SIZE).to(dtype)
-        out = torch.empty_like(a)
+    def step(number: int) -> float:
+        for _ in range(PRODUCTS):
+            torch.mm(a, a, out=out)
+        return 0.0
 
-        def step(number: int) -> float:
-            for _ in range(PRODUCTS):
-                torch.mm(a, a, out=out)
-            return 0.0
-
-        return step
-
-    return {f"products, {name}": of(dtype) for name, dtype in DTYPES.items()}
+    return step
 
 
 def beside_peers(shape: str, threads: int, rounds: int, clock: str, nanogpt: Path | None) -> dict[str, float]:
     """Print a table; returns our best time over each other's."""
     run = SHAPES[shape]
-    steps = ours(run, OURS, threads) | dict(peers.steps_of(run.model, batches(run), nanogpt))
-    found = measure(steps | products(), rounds, CLOCKS[clock])
+    makes: dict[str, Make] = {f"products, {name}": partial(products, name) for name in DTYPES}
+    found = measure(ours(run, OURS, threads) | peers.makes(run, nanogpt) | makes, rounds, threads, clock)
     peak = {name: PRODUCTS * 2 * SIZE**3 / found.pop(f"products, {name}").best for name in DTYPES}
     flops = step_flops(run.model, run.train.batch)
     print(
@@ -152,7 +116,7 @@ def switches(shape: str, threads: int, rounds: int, clock: str, eager: bool) -> 
     window = {"window": {"model.window": run.model.context // 4}}
     how = OURS[FAST] | ({"train.compile": False} if eager else {})
     changes = {name: how | change for name, change in {**SWITCHES, **window}.items()}
-    found = measure(ours(run, changes, threads), rounds, CLOCKS[clock])
+    found = measure(ours(run, changes, threads), rounds, threads, clock)
     base = step_flops(run.model, run.train.batch)
     ratios = {}
     for name, timed in found.items():
@@ -178,7 +142,6 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--record", action="store_true", help="keep the ratios in recorded.json")
     parser.add_argument("--compare", action="store_true", help="name what got worse than recorded by more than 15 %%")
     given = parser.parse_args(arguments)
-    torch.set_num_threads(given.threads)
     if given.switches:
         ratios = switches(given.shape, given.threads, given.rounds, given.clock, given.eager)
     else:

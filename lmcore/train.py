@@ -15,6 +15,7 @@ from lmcore.config import RunConfig
 from lmcore.count import train_flops_per_token
 from lmcore.data import TokenData
 from lmcore.evaluate import position_losses, position_rows
+from lmcore.heap import keep_freed_memory
 from lmcore.schedule import learning_rate
 from lmcore.update import Updater
 
@@ -74,6 +75,7 @@ def train(config: RunConfig, data: TokenData, sink: Sink, resume: Blobs | None =
     Where processes were joined (`lmcore.parallel`), all call this; rank 0's sink is heard, the others take `Silent`.
     """
     torch.set_num_threads(config.train.means.threads)
+    keep_freed_memory()
     return _Run(config, data, sink, device, resume).loop()
 
 
