@@ -6,6 +6,7 @@ always whole, so a checkpoint does not know how many processes made it.
 
 import contextlib
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Literal, Protocol, TypeVar, cast
 
@@ -14,6 +15,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 Sharding = Literal["ddp", "fsdp"]
+PATIENCE = timedelta(minutes=10)  # for a process that does not come: it hangs, and the run fails
 AnyModule = TypeVar("AnyModule", bound=nn.Module)
 
 
@@ -95,7 +97,8 @@ def joined(rank: int, size: int, meeting_place: Path, device: str) -> Iterator[N
     backend = "nccl" if device.startswith("cuda") else "gloo"
     if backend == "nccl":
         torch.cuda.set_device(device)
-    dist.init_process_group(backend, init_method=f"file://{meeting_place}", rank=rank, world_size=size)
+    place = f"file://{meeting_place}"
+    dist.init_process_group(backend, init_method=place, rank=rank, world_size=size, timeout=PATIENCE)
     try:
         yield
     finally:

@@ -14,11 +14,13 @@ from results.state import ENDED, State, run_state
 
 @dataclass(frozen=True)
 class Garbage:
-    """Something that may be deleted, its size, and why it is of no use."""
+    """Something that may be deleted, its size, and why it is of no use; `run` had so many `attempts` then."""
 
     path: Path
     bytes: int
     why: str
+    run: RunFolder
+    attempts: int
 
 
 def garbage(home: Home, run_ids: Iterable[str]) -> list[Garbage]:
@@ -28,33 +30,46 @@ def garbage(home: Home, run_ids: Iterable[str]) -> list[Garbage]:
 
 
 def delete(found: Iterable[Garbage]) -> int:
-    """Delete, and return the bytes freed."""
+    """Delete, and return the bytes freed. What belongs to a run that has been taken up since stays."""
     freed = 0
     for item in found:
+        if not item.path.exists() or _at_rest(item.run) != item.attempts:
+            continue
         if item.path.name.startswith("."):
             shutil.rmtree(item.path, ignore_errors=True)
-        elif item.path.exists():
+        else:
             checkpoints.discard(item.path)
         freed += item.bytes
     return freed
 
 
-def _of_run(run: RunFolder) -> Iterator[Garbage]:
+def _at_rest(run: RunFolder) -> int | None:
+    """The number of attempts of a run that has ended; None if it is in use, or about to go on from where it was."""
     state = run_state(run)
-    if state.state not in ENDED or (state.state is State.FAILED and state.kind == "disk"):
-        return  # in use, or about to go on from where it was
+    goes_on = state.state not in ENDED or (state.state is State.FAILED and state.kind == "disk")
+    return None if goes_on else state.attempts
+
+
+def _of_run(run: RunFolder) -> Iterator[Garbage]:
     folder = run.path / "checkpoints"
+    # Listed before anything else: hashing takes minutes, and what a new attempt saves meanwhile is not for us.
+    steps, private = run.checkpoints(), [path for path in folder.glob(".*") if path.is_dir()]
+    attempts = _at_rest(run)
+    if attempts is None:
+        return
     valid = run.valid_checkpoints()
-    whole = [step for step in valid if checkpoints.verifies(folder, step)]
+    whole = [step for step in steps if step in valid and checkpoints.verifies(folder, step)]
     if not whole:
         return  # nothing is safe to lose
     kept = {whole[-1], best_step(run.validation_losses(), whole)}
-    for step in set(run.checkpoints()) - kept:
-        why = "an older checkpoint" if step in valid else "a void checkpoint"
-        yield _garbage(checkpoints.step_folder(folder, step), why)
-    for path in folder.glob(".*"):
-        yield _garbage(path, "left by a killed attempt")
+    useless = [
+        (checkpoints.step_folder(folder, step), "an older checkpoint" if step in valid else "a void checkpoint")
+        for step in steps
+        if step not in kept
+    ]
+    for path, why in [*useless, *((path, "left by a killed attempt") for path in private)]:
+        yield Garbage(path, _size(path), why, run, attempts)
 
 
-def _garbage(path: Path, why: str) -> Garbage:
-    return Garbage(path, sum(file.stat().st_size for file in path.rglob("*") if file.is_file()), why)
+def _size(path: Path) -> int:
+    return sum(file.stat().st_size for file in path.rglob("*") if file.is_file())

@@ -8,6 +8,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Literal
 
@@ -108,7 +109,7 @@ def _launch(plan: Plan, home: Home, options: Options, code_hash: str) -> Launche
     missing = [s for s in states if claimable(s.state) or s.state is State.CANCELLED or s.run_id in granted]
     unknown = [s for s in states if s.state is State.UNKNOWN and s.run_id not in granted]
     call = _record_call(folder, code_hash, granted, options, avoided)
-    running = sum(s.state is State.RUNNING for s in states)
+    running = _running_for_us(home, folder, states)
     busy = max(len(launch_local.living(folder)) + len(queue.live), running)
     answers = queue.answered or options.cluster == "local"
     # Local workers need nobody's word: whatever else may be waiting in a queue finds the runs claimed.
@@ -125,6 +126,13 @@ def _launch(plan: Plan, home: Home, options: Options, code_hash: str) -> Launche
     if options.cluster == "local":
         return replace(found, processes=launch_local.start(home, folder, call, source, workers))
     return _submit(plan, home, call, source, workers, options, found)
+
+
+def _running_for_us(home: Home, folder: Path, states: Sequence[RunState]) -> int:
+    """Runs that workers of this plan's calls train. Another plan that has the same run brings its own workers."""
+    ours = {path.stem for path in (folder / "calls").glob("*.json")}
+    attempts = [home.run(s.run_id).attempts()[-1:] for s in states if s.state is State.RUNNING]
+    return sum((info.claim or {}).get("call") in ours for newest in attempts for info in newest)
 
 
 def _bad_hosts(home: Home, folder: Path, states: Sequence[RunState], options: Options) -> dict[str, BadHost]:
@@ -185,7 +193,7 @@ def _record_call(
     call = uuid.uuid4().hex[:12]
     (folder / "calls").mkdir(parents=True, exist_ok=True)
     content = {
-        "called_at": now(),
+        "called_at": _later_than_all(folder.parent),
         "code_hash": code_hash,
         "host": socket.gethostname(),
         "user": user(),
@@ -196,3 +204,15 @@ def _record_call(
     }
     write_json(folder / "calls" / f"{call}.json", content)
     return call
+
+
+def _later_than_all(plans: Path) -> str:
+    """Now, or just after the newest call of any plan of this sweep: hosts' clocks differ, and clocks are set back."""
+    times = [str(call.get("called_at", "")) for plan in plans.iterdir() for call in calls(plan)]
+    moment = now()
+    if (newest := max(times, default="")) < moment:
+        return moment
+    try:
+        return (datetime.fromisoformat(newest) + timedelta(microseconds=1)).isoformat(timespec="microseconds")
+    except (ValueError, OverflowError):
+        return moment

@@ -48,7 +48,8 @@ class Eta:
 
 
 def watch(plan: StoredPlan, home: Home, working: Callable[[], bool] | None, console: Console) -> list[RunState]:
-    """Show progress until every run has ended or nobody works any more; returns the last states.
+    """Show progress until every run has ended or nobody works any more, here or for another plan that has the same
+    runs; returns the last states.
 
     `working` tells whether local workers live; None asks SLURM's queue instead.
     """
@@ -76,15 +77,19 @@ class _Look:
         idle = not self.working() if self.working else self._queue_empty()  # asked first: what ended has written all
         if idle and not self.working:
             self.queue, states = judge(self.home, self.plan.folder, self.plan.run_ids)
-            return states, not self.queue.live  # a second look may have found somebody
+            return states, not (self.queue.live or _any_runs(states))  # a second look may have found somebody
         states = run_states(self.home, self.plan.run_ids, self.queue)
         # Failed and cancelled runs may be waiting for a worker that still starts up, so they do not end the wait.
-        return states, idle or all(state.state in SETTLED for state in states)
+        return states, (idle and not _any_runs(states)) or all(state.state in SETTLED for state in states)
 
     def _queue_empty(self) -> bool:
         if time.monotonic() - self.asked > SCHEDULER_EVERY_S:
             self.queue, self.asked = slurm.queue(self.plan.folder, confirm=True), time.monotonic()
         return self.queue.answered and not self.queue.live
+
+
+def _any_runs(states: Sequence[RunState]) -> bool:
+    return any(state.state is State.RUNNING for state in states)
 
 
 def _lines(look: _Look, eta: Eta, console: Console) -> list[RunState]:

@@ -91,6 +91,7 @@ class Worker:
         self.children: dict[int, Child] = {}
         self.disk_full = False
         self.obstructed = False  # the next run would meet the same obstacle, so that it is left in peace
+        self.set_aside = False  # whether a run left no record: of one alone its folder may be gone
         self.host = hosts.Watch(self.node or socket.gethostname(), self._others_work)
 
     def work(self) -> int:
@@ -249,15 +250,24 @@ class Worker:
         # Also after code 0: a run that ends the process itself has not said how it ended.
         self._record_death(child, pid, code)
         if code != ENDED:
-            without_claim = len(child.run.attempts()) <= child.after
             no_environment = code == NO_ENVIRONMENT and not self.host.worked
             self.disk_full = self.disk_full or code == DISK_FULL
-            self.obstructed = self.obstructed or self.disk_full or without_claim or no_environment
+            self.obstructed = self.obstructed or self.disk_full or no_environment
+        recorded = code == ENDED or len(child.run.attempts()) > child.after
+        self.set_aside = not recorded and self._set_aside(child.run)
         state = run_state(child.run)
         if state.state is not State.FAILED:
             self.host.saw(failed=False)
         elif state.kind not in hosts.NOT_THE_HOST and time.monotonic() - child.began < hosts.QUICK_S:
             self.host.saw(failed=True)
+
+    def _set_aside(self, run: RunFolder) -> bool:
+        """Leave a run without a record of its attempt to the next call; two in a row say that it is not the run."""
+        log.error("run %s left no attempt in %s: it is for the next call", run.run_id, run.path)
+        self.obstructed = self.obstructed or self.set_aside
+        if run in self.waiting:
+            self.waiting.remove(run)
+        return True
 
     def _record_death(self, child: Child, pid: int, code: int) -> None:
         """Write the exit that the child could not, or did not.

@@ -6,10 +6,11 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from results import checkpoints
 from results.cli import app
 from results.garbage import delete, garbage
 from results.home import Home
-from results.record import RunFolder
+from results.record import Attempt, RunFolder
 from tests.results.helpers import eval_row, new_run, run_id, started
 
 
@@ -90,3 +91,36 @@ def test_a_dry_run_only_says_it(home: Home) -> None:
     assert run.checkpoints() == [10, 20, 30]
     assert "freed" in CliRunner().invoke(app, ["gc", run_id(0), *place]).stdout
     assert (run.checkpoints(), other.checkpoints()) == ([30], [10, 20, 30])
+
+
+def test_a_run_that_is_taken_up_meanwhile_keeps_what_it_saves(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = run_with_checkpoints(home, 0, {10: 3.0, 20: 2.0, 30: 1.0}, "cancelled")
+    verifies, later = checkpoints.verifies, list[Attempt]()
+
+    def slowly(folder: Path, step: int) -> bool:
+        if step == 30 and not later:
+            later.append(started(run, resume_step=30))
+            for new in (40, 50):
+                later[0].save_checkpoint(new, {"w": b"%d" % new})
+        return verifies(folder, step)
+
+    monkeypatch.setattr(checkpoints, "verifies", slowly)
+    delete(garbage(home, home.run_ids()))
+    assert run.checkpoints() == [30, 40, 50], "30 is the best, and the newest two"
+    later[0].close()
+
+
+def test_deleting_looks_again_whether_the_run_goes_on(home: Home) -> None:
+    run = run_with_checkpoints(home, 0, {10: 3.0, 20: 2.0, 30: 1.0}, "cancelled")
+    found = garbage(home, home.run_ids())
+    later = started(run, resume_step=30)
+    assert len(found) == 2
+    assert delete(found) == 0
+    later.close()
+    assert run.checkpoints() == [10, 20, 30]
+
+
+def test_files_of_others_are_not_garbage(home: Home) -> None:
+    run = run_with_checkpoints(home, 0, {10: 3.0})
+    (run.path / "checkpoints" / ".DS_Store").touch()
+    assert names(home) == []
