@@ -105,8 +105,8 @@ def attempt_run(
 
 
 def _run_claimed(home: Home, run: RunFolder, attempt: Attempt, flag: StopFlag, deadline: float | None) -> int:
-    _log_into(attempt.path / "log.txt")
     try:
+        _log_into(attempt.path / "log.txt")
         outcome, device = _train(home, run, attempt, flag, deadline)
         return _finish(attempt, outcome, device)
     except Superseded as error:
