@@ -26,13 +26,17 @@ UNSETTLED = ""  # the signature of a run whose state depends on more than its fi
 
 @dataclass(frozen=True)
 class RowFile:
-    """One train.csv, eval.csv, position.csv or telemetry.csv; `ended` when nobody will append to it any more."""
+    """One train.csv, eval.csv, position.csv or telemetry.csv; `ended` when nobody will append to it any more.
+
+    `owner` is what its attempt was claimed with: a run that was deleted and trained again has the same names.
+    """
 
     name: str
     path: Path
     kind: RowKind
     run_id: str
     attempt: int
+    owner: str
     ended: bool
 
 
@@ -303,7 +307,8 @@ def _is_closed(info: AttemptInfo, attempts: list[AttemptInfo], state: RunState) 
 
 
 def _row_files(found: Survey, run_id: str, info: AttemptInfo, ended: bool) -> Iterator[RowFile]:
+    owner = str((info.claim or {}).get("owner"))
     for kind in COLUMNS:
         path = info.path / f"{kind}.csv"
         if path.exists():
-            yield RowFile(found.name(path), path, kind, run_id, info.number, ended)
+            yield RowFile(found.name(path), path, kind, run_id, info.number, owner, ended)

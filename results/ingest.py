@@ -220,13 +220,13 @@ def _add_rows_of(
 ) -> int:
     """Rows of one kind: as many whole segments as they fill, the rest into the table."""
     added, waiting = 0, list[pl.DataFrame]()
-    new_ledger: dict[str, int] = {}
+    new_ledger: dict[str, load.Chunk] = {}
     for batch in load.batches(_readings(con, [file for file in files if file.kind == kind], ledger)):
         rows, bad = load.parse(batch)
         if kind == "train":
             _append(con, "bin_rows", bins.of_rows(rows))
         _insert(con, "quarantine", bad)
-        new_ledger |= {chunk.file.name: chunk.end for chunk in batch}
+        new_ledger |= {chunk.file.name: chunk for chunk in batch}
         added += len(rows)
         waiting.append(rows)
         if sum(map(len, waiting)) >= segments.SEGMENT_ROWS:
@@ -243,11 +243,12 @@ def _add_rows_of(
     return added
 
 
-def _advance(con: duckdb.DuckDBPyConnection, ledger: dict[str, int], spilled: bool) -> None:
+def _advance(con: duckdb.DuckDBPyConnection, newest: dict[str, load.Chunk], spilled: bool) -> None:
     """Note how far each file has been read. A file of which any row is in a segment stays `spilled`."""
     rows = [
-        {"folder": collect.folder_of(path), "path": path, "byte_offset": offset, "spilled": spilled}
-        for path, offset in ledger.items()
+        {"folder": collect.folder_of(path), "path": path, "byte_offset": chunk.end, "identity": chunk.identity}
+        | {"spilled": spilled}
+        for path, chunk in newest.items()
     ]
     con.execute("CREATE OR REPLACE TEMP TABLE news AS FROM ledger LIMIT 0")
     _insert(con, "news", rows)
@@ -270,15 +271,16 @@ def _readings(
 
 
 def _reconciled_ledger(con: duckdb.DuckDBPyConnection, survey: collect.Survey) -> dict[str, int]:
-    """How far each file of the changed folders was read. Rows of files that shrank or vanished since are forgotten."""
-    sizes = {file.name: file.path.stat().st_size for file in survey.row_files}
-    known = con.execute("SELECT path, byte_offset, spilled FROM ledger WHERE folder IN (FROM touched)").fetchall()
+    """How far each file of the changed folders was read. Rows of files that shrank, vanished or were replaced are
+    forgotten."""
+    files = {file.name: file for file in survey.row_files}
+    known = con.execute("SELECT * EXCLUDE folder FROM ledger WHERE folder IN (FROM touched)").fetchall()
     ledger: dict[str, int] = {}
-    for path, offset, spilled in known:
-        if sizes.get(path, -1) >= offset:
+    for path, offset, identity, spilled in known:
+        if path in files and load.identity_at(files[path], offset) == identity:
             ledger[path] = offset
         elif spilled:
-            raise _Unusable(f"{path} shrank or is gone, and its rows are in a segment")
+            raise _Unusable(f"{path} is not the file it was, and its rows are in a segment")
         else:
             _forget_rows(con, path)
     return ledger

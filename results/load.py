@@ -1,5 +1,6 @@
 """New whole lines of many CSV files into the database, parsed in bulk."""
 
+import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +15,7 @@ TORN_TAIL = "torn tail"
 BAD_HEADER = "unexpected header"
 
 _BATCH_BYTES = 32 << 20
+_IDENTITY_BYTES = 256
 _SHOWN_CHARS = 200
 _POLARS_TYPES: dict[type, Any] = {int: pl.Int64, float: pl.Float64, str: pl.String}
 
@@ -29,6 +31,11 @@ class Chunk:
     @property
     def end(self) -> int:
         return self.offset + len(self.data)
+
+    @property
+    def identity(self) -> str:
+        """What `identity_at` says of the file at the end of this chunk."""
+        return _identity(self.file, self.data)
 
 
 @dataclass(frozen=True)
@@ -55,6 +62,23 @@ def read_new(file: RowFile, offset: int) -> Reading:
             return Reading(None, [quarantine(file.name, 0, BAD_HEADER, _decode(data).split("\n", 1)[0])])
         data, offset = data[len(head) :], len(head)
     return Reading(Chunk(file, offset, data) if data else None, quarantined)
+
+
+def identity_at(file: RowFile, offset: int) -> str | None:
+    """A hash of the owner of `file` and of its last line before `offset`, which stays while a file only grows.
+
+    None where the file is shorter.
+    """
+    begin = max(0, offset - _IDENTITY_BYTES)
+    with file.path.open("rb") as handle:
+        handle.seek(begin)
+        data = handle.read(offset - begin)
+    return _identity(file, data) if len(data) == offset - begin else None
+
+
+def _identity(file: RowFile, data: bytes) -> str:
+    last_line = data[-_IDENTITY_BYTES:-1].rpartition(b"\n")[2]
+    return hashlib.blake2b(file.owner.encode(errors="replace") + b"\0" + last_line, digest_size=12).hexdigest()
 
 
 def batches(chunks: Iterator[Chunk]) -> Iterator[list[Chunk]]:

@@ -77,7 +77,8 @@ CREATE TABLE decode (
 CREATE TABLE quarantine (folder TEXT, path TEXT, byte_offset BIGINT, reason TEXT, content TEXT);
 
 -- How far each file has been read: rows before byte_offset are in the tables above, or, if spilled, in a segment.
-CREATE TABLE ledger (folder TEXT, path TEXT, byte_offset BIGINT, spilled BOOLEAN);
+-- identity: who wrote the file, and its last line before byte_offset; with another one it is another file.
+CREATE TABLE ledger (folder TEXT, path TEXT, byte_offset BIGINT, identity TEXT, spilled BOOLEAN);
 
 -- What each folder (a run, a plan, a snapshot) looked like when it was read; empty: read it again.
 CREATE TABLE seen (folder TEXT, signature TEXT);

@@ -1,5 +1,6 @@
 import math
 import random
+import shutil
 import time
 from pathlib import Path
 from typing import Any
@@ -271,6 +272,32 @@ def test_rows_of_files_that_shrank_or_vanished_are_forgotten(home: Home) -> None
     incremental = content_hash(home)
     ingest(home, rebuild=True)
     assert content_hash(home) == incremental
+
+
+@pytest.mark.parametrize("steps", [5, 9])
+def test_a_run_that_was_deleted_and_trained_again_is_not_its_predecessor(home: Home, steps: int) -> None:
+    finished(home, 0)
+    ingest(home)
+    shutil.rmtree(home.run(run_id(0)).path)
+    attempt = started(new_run(home, 0))
+    for step in range(1, steps + 1):
+        attempt.train_row(train_row(step, loss=100 / step))
+    attempt.eval_row(eval_row(0))  # to the byte as long as before, and this file even to the byte the same
+    attempt.eval_row(eval_row(5))
+    attempt.close()
+    assert ingest(home).rows_new == steps + 2
+    assert query.rows(home, "SELECT max(loss) AS loss, count(*) AS n FROM train") == [{"loss": 100.0, "n": steps}]
+    incremental = content_hash(home)
+    ingest(home, rebuild=True)
+    assert content_hash(home) == incremental
+
+
+def test_a_row_file_that_somebody_replaced_by_a_longer_one_is_read_anew(home: Home) -> None:
+    path = finished(home, 0).path / "attempts" / "0001" / "train.csv"
+    ingest(home)
+    path.write_bytes(path.read_bytes().replace(b",0.001,", b",0.0011,") + b"6,60,3600.0,0.6,9.0,0.001,0.5,100.0\n")
+    assert ingest(home).rows_new == 6
+    assert query.rows(home, "SELECT count(*) AS n FROM train WHERE lr = 0.0011") == [{"n": 5}]
 
 
 def damage_bytes(path: Path, offset: int) -> None:
