@@ -21,7 +21,7 @@ from results.state import ENDED, RunState, State, run_state
 
 Row = dict[str, Any]
 SMALL_TABLES = ("plans", "plan_runs", "trials", "runs", "attempts", "snapshots", "decode")
-UNSETTLED = ""  # the signature of a run whose state depends on more than its files
+UNSETTLED = ""  # the signature of what has to be read again: its state depends on more than its files, or it moved
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class Survey:
         """Whether `folder` has to be read again; notes its new signature if so."""
         name, now = self.name(folder), _signature(folder)
         self.present.add(name)
-        if self.seen.get(name) == now:
+        if now != UNSETTLED and self.seen.get(name) == now:
             return False
         self.changed[name] = now
         return True
@@ -111,21 +111,28 @@ def folder_of(name: str) -> str:
 
 
 def _signature(folder: Path) -> str:
-    """Changes when a file in `folder` does: names, sizes and times, checkpoints by their directory alone."""
+    """Changes when a file in `folder` does: names, sizes and times, checkpoints by their directory alone.
+
+    Hidden names are locks, and files that are about to get their real name. UNSETTLED if anything could not be looked
+    at, such as what vanished in between: it is looked at again next time.
+    """
     digest = hashlib.blake2b(digest_size=12)
     waiting = [str(folder)]
-    while waiting:
-        with os.scandir(waiting.pop()) as entries:
-            for entry in sorted(entries, key=lambda entry: entry.name):
+    try:
+        while waiting:
+            with os.scandir(waiting.pop()) as entries:
+                shown = sorted((e for e in entries if not e.name.startswith(".")), key=lambda entry: entry.name)
+            for entry in shown:
                 stat = entry.stat(follow_symlinks=False)
                 digest.update(f"{entry.path}\0{stat.st_size} {stat.st_mtime_ns}\n".encode(errors="surrogateescape"))
                 if entry.is_dir(follow_symlinks=False) and entry.name not in _OPAQUE:
                     waiting.append(entry.path)
+    except OSError:
+        return UNSETTLED
     return digest.hexdigest()
 
 
-_LOCKS = (".launching", ".searching", ".advancing")
-_OPAQUE = ("checkpoints", "lmcore", "results", "sweeps", "jobs", "workers", "submissions", "advances", *_LOCKS)
+_OPAQUE = ("checkpoints", "lmcore", "results", "sweeps", "jobs", "workers", "submissions", "advances")
 
 
 def integer(value: Any) -> int | None:

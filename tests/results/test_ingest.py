@@ -1,7 +1,10 @@
+import contextlib
 import math
+import os
 import random
 import shutil
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -185,6 +188,27 @@ def test_the_tail_of_a_running_attempt_is_neither_a_row_nor_a_fault(home: Home) 
         file.write(line[9:])
     assert ingest(home).rows_new == 1
     assert steps_of(home, 0) == [1, 2]
+
+
+def test_files_that_vanish_while_an_ingest_looks_are_no_fault(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    attempt = started(new_run(home))
+    attempt.train_row(train_row(1))
+    for name in (".heartbeat.tmp", "log.txt"):
+        (attempt.path / name).touch()
+    scandir = os.scandir
+
+    @contextlib.contextmanager
+    def behind_whose_back_files_go(folder: Any) -> Iterator[Iterator["os.DirEntry[str]"]]:
+        with scandir(folder) as entries:
+            found = list(entries)
+        for entry in found:
+            if entry.name in (".heartbeat.tmp", "log.txt"):
+                Path(entry.path).unlink(missing_ok=True)
+        yield iter(found)
+
+    monkeypatch.setattr(os, "scandir", behind_whose_back_files_go)
+    assert ingest(home).bad_files == []
+    assert steps_of(home, 0) == [1]
 
 
 DAMAGE = [b"", b'{"half": ', b"[]", b"\x00\xff", b"{}", b'{"config": 1, "account": 2}', b'{"resume_step": "x"}']
