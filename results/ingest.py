@@ -13,7 +13,7 @@ import duckdb
 import polars as pl
 
 from results import bins, collect, load, planned, query, segments
-from results.files import fsync_file, fsync_folder, full_disk_code, naming_full_disk
+from results.files import UNREADABLE, fsync_file, fsync_folder, full_disk_code, naming_full_disk
 from results.home import Home
 from results.lock import exclusive
 from results.rows import COLUMNS, RowKind
@@ -184,11 +184,11 @@ def _planned(con: duckdb.DuckDBPyConnection, home: Home) -> list[collect.Row]:
     found: dict[str, collect.Row] = {}
     plans = con.execute("SELECT DISTINCT sweep, plan_id FROM plan_runs ANTI JOIN runs USING (run_id)").fetchall()
     for sweep, plan_id in plans:
-        try:
-            specs = planned.readable_specs(home.sweeps / sweep / plan_id)
-            found |= {run_id: collect.planned_run(spec) for run_id, spec in specs.items()}
-        except (TypeError, KeyError, ValueError) as error:
-            log.warning("%s: %s; the next `lab sweep` writes it again", plan_id, error)
+        for run_id, spec in planned.readable_specs(home.sweeps / sweep / plan_id).items():
+            try:
+                found[run_id] = collect.planned_run(spec)
+            except UNREADABLE as error:
+                log.warning("spec of run %s in %s: %s; the next `lab sweep` writes it again", run_id, plan_id, error)
     wanted = con.execute("SELECT DISTINCT run_id FROM plan_runs ANTI JOIN runs USING (run_id)").fetchall()
     return [found[run_id] for (run_id,) in wanted if run_id in found and not home.run(run_id).path.exists()]
 
@@ -262,12 +262,14 @@ def _readings(
     """Chunks of new lines; what had to be set aside goes to quarantine on the way."""
     for file in files:
         offset = ledger.get(file.name, 0)
-        if file.path.stat().st_size == offset:
-            continue
-        reading = load.read_new(file, offset)
-        _insert(con, "quarantine", reading.quarantined)
-        if reading.chunk is not None:
-            yield reading.chunk
+        try:
+            for found in load.read_new(file, offset) if file.path.stat().st_size != offset else ():
+                if isinstance(found, load.Chunk):
+                    yield found
+                else:
+                    _insert(con, "quarantine", [found])
+        except OSError as error:  # not to be read, or gone since it was seen
+            _insert(con, "quarantine", [load.quarantine(file.name, None, error.strerror or str(error), None)])
 
 
 def _reconciled_ledger(con: duckdb.DuckDBPyConnection, survey: collect.Survey) -> dict[str, int]:

@@ -1,20 +1,33 @@
 """The write side of the record: a run is a folder, an attempt is a numbered folder in it with one writer."""
 
 import logging
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from results import checkpoints, keep
-from results.files import BadFile, claim_folder, encode_json, now, numbered, read_json, write_bytes, write_json
+from results.files import (
+    BadFile,
+    claim_folder,
+    encode_json,
+    now,
+    numbered,
+    open_regular,
+    read_json,
+    write_bytes,
+    write_json,
+)
 from results.process import claim_identity
 from results.rows import COLUMNS, RowLog, first_step
+from results.shapes import Shape, digits
 
 log = logging.getLogger(__name__)
 
 BEAT_EVERY_S = 2.0  # of a live attempt, whatever it is doing
 NEWEST_KEPT = 2  # the newest, and the one before for when the newest is damaged
+_START = {"resume_step": range(2**63), "env?": dict}
 CHECKPOINTS_KEPT = NEWEST_KEPT + 1  # and the best
 
 
@@ -45,8 +58,7 @@ class AttemptInfo:
         """
         if any(path.name == "start.json" for path, _ in self.bad):
             return self._step_before_rows()
-        step = self.start.get("resume_step") if self.start else None
-        return step if isinstance(step, int) else None
+        return self.start["resume_step"] if self.start else None
 
     def _step_before_rows(self) -> int | None:
         if self.number == 1:
@@ -89,8 +101,15 @@ class RunFolder:
         return spec
 
     def attempts(self) -> list[AttemptInfo]:
-        """All attempts, oldest first. Unreadable files are named in `bad` and otherwise count as absent."""
-        return [_attempt_info(self._attempt_path(number), number) for number in numbered(self.path / "attempts")]
+        """All attempts, oldest first. Unreadable files are named in `bad` and otherwise count as absent.
+
+        Where attempts cannot be listed, that is told by one of number 0. Never raises.
+        """
+        folder = self.path / "attempts"
+        try:
+            return [_attempt_info(self._attempt_path(number), number) for number in numbered(folder)]
+        except OSError as error:
+            return [AttemptInfo(0, folder, None, None, None, None, ((folder, error.strerror or str(error)),))]
 
     def claim(self, owner: Mapping[str, Any], after: int | None = None) -> "Attempt | None":
         """Take the run over as attempt highest + 1; None if another was faster or a cancel is requested.
@@ -176,8 +195,11 @@ class RunFolder:
         return "pruned" if request.get("reason") == "pruned" else "cancelled"
 
     def clear_cancel(self) -> None:
-        """Withdraw a cancel request, if there is one."""
-        (self.path / "cancel.json").unlink(missing_ok=True)
+        """Withdraw a cancel request, if there is one, and whatever else stands for one."""
+        path = self.path / "cancel.json"
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        path.unlink(missing_ok=True)
 
     def checkpoint_folder(self, step: int) -> Path:
         """Where the checkpoint of a step lies."""
@@ -297,23 +319,22 @@ class Attempt:
 def _attempt_info(path: Path, number: int) -> AttemptInfo:
     bad: list[tuple[Path, str]] = []
 
-    def read(name: str) -> dict[str, Any] | None:
+    def read(name: str, shape: Shape = dict) -> dict[str, Any] | None:
         try:
-            return read_json(path / name)
+            return read_json(path / name, shape)
         except BadFile as error:
             bad.append((error.path, error.reason))
-        except OSError as error:
-            bad.append((path / name, str(error)))
         return None
 
-    claim, start, exit_ = read("claim.json"), read("start.json"), read("exit.json")
+    claim, start, exit_ = read("claim.json"), read("start.json", _START), read("exit.json")
     return AttemptInfo(number, path, claim, start, exit_, _heartbeat(path / "heartbeat"), tuple(bad))
 
 
 def _heartbeat(path: Path) -> tuple[int, int] | None:
     try:
-        text = path.read_text()
-        counter, step = text.split()
-        return (int(counter), int(step)) if text.endswith("\n") else None
+        with open_regular(path) as file:
+            text = file.read(100).decode()
+        counter, step = map(digits, text.split())
     except (OSError, ValueError):  # not yet written, or lost with the power: it is not fsynced
         return None
+    return (counter, step) if counter is not None and step is not None and text.endswith("\n") else None

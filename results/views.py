@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from results import planned
-from results.files import BadFile
+from results.files import BadFile, open_regular
 from results.home import Home
 from results.query import rows
 from results.record import AttemptInfo, RunFolder, owned_until
@@ -77,7 +77,7 @@ def _number(value: Any) -> float | None:
     """A finite number, or None: JSON has no other."""
     try:
         number = float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return None
     return number if math.isfinite(number) else None
 
@@ -134,7 +134,7 @@ def log(home: Home, prefix: str, follow: bool) -> Iterator[str]:
 def _read_from(path: Path, offset: int) -> tuple[str, int]:
     if not path.exists():
         return "", offset
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         file.seek(offset)
         data = file.read()
     return data.decode(errors="replace"), offset + len(data)

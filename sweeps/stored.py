@@ -69,8 +69,8 @@ def all_plans(home: Home) -> list[StoredPlan]:
 
 
 def calls(plan_folder: Path) -> list[dict[str, Any]]:
-    """What each `lab sweep` of a plan noted, in no order; a damaged one is left out."""
-    return read_folder(plan_folder / "calls")
+    """What each `lab sweep` of a plan noted, in no order; a damaged one is left out here and named by `lab ingest`."""
+    return read_folder(plan_folder / "calls", planned.CALL)
 
 
 def run_states(home: Home, run_ids: Iterable[str], queue: slurm.Queue) -> list[RunState]:
