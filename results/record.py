@@ -27,6 +27,8 @@ log = logging.getLogger(__name__)
 
 BEAT_EVERY_S = 2.0  # of a live attempt, whatever it is doing
 NEWEST_KEPT = 2  # the newest, and the one before for when the newest is damaged
+_DONE = {"step": range(2**63)}
+_STEPS = {"account": {"steps": int}}
 _START = {"resume_step": range(2**63), "env?": dict}
 CHECKPOINTS_KEPT = NEWEST_KEPT + 1  # and the best
 
@@ -168,8 +170,19 @@ class RunFolder:
         return None
 
     def done(self) -> dict[str, Any] | None:
-        """The content of DONE.json, or None; BadFile if it is torn."""
-        return read_json(self.path / "DONE.json")
+        """The content of DONE.json, or None; BadFile if it is torn or does not say that every step was made."""
+        path = self.path / "DONE.json"
+        done = read_json(path, _DONE)
+        if done is not None and done["step"] < (steps := self._steps()):
+            raise BadFile(path, f"step {done['step']} is not the end of a run of {steps} steps")
+        return done
+
+    def _steps(self) -> int:
+        """How many steps the run has; 0 where its spec cannot say."""
+        try:
+            return int((read_json(self.path / "spec.json", _STEPS) or {})["account"]["steps"])
+        except (BadFile, KeyError):
+            return 0
 
     def record_decode(self, device: str, rows: Sequence[Mapping[str, float | int]]) -> None:
         """What generating with this run's model costs; the newest measurement replaces the one before."""

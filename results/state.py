@@ -103,7 +103,7 @@ def _state(run: RunFolder, hint: Hint, attempts: Sequence[AttemptInfo] | None) -
     except BadFile as error:
         return RunState(run.run_id, State.UNKNOWN, None, step, number, str(error))
     if done is not None:
-        return RunState(run.run_id, State.DONE, None, _count(done.get("step"), step), number, "")
+        return RunState(run.run_id, State.DONE, None, done["step"], number, "")
     if not infos:
         planned = not_begun(run.run_id, hint)
         return replace(planned, state=State.CANCELLED, detail="") if run.cancel_requested() else planned
@@ -131,7 +131,7 @@ def _done(run: RunFolder) -> RunState | None:
         return None
     if done is None:
         return None
-    return RunState(run.run_id, State.DONE, None, _count(done.get("step"), 0), _count(done.get("attempt"), 1), "")
+    return RunState(run.run_id, State.DONE, None, done["step"], _count(done.get("attempt"), 1), "")
 
 
 def claimable(state: State) -> bool:

@@ -61,7 +61,7 @@ def test_what_the_files_say_is_what_the_database_says(home: Home) -> None:
     assert (report.rows_new, report.runs, report.bad_files) == (4 + 2 + 4, 2, [])
     one, two = query.rows(home, "SELECT * FROM runs ORDER BY run_id")
     assert (one["state"], one["step"], one["train_loss"], one["val_loss"]) == ("DONE", 4, 0.25, 1.5)
-    assert (one["train_flops"], one["vocab"], one["steps"], one["tokens"]) == (1e20, 256, 100, 1000)
+    assert (one["train_flops"], one["vocab"], one["steps"], one["tokens"]) == (1e20, 256, 4, 1000)
     assert (two["state"], two["kind"], two["val_loss"], two["train_loss"]) == ("FAILED", "oom", 2.5, None)
     with query.open(home) as con:
         row = con.execute("SELECT train_loss, wall_s FROM runs WHERE run_id = ?", [run.run_id]).fetchone()
@@ -82,7 +82,10 @@ def test_what_the_files_say_is_what_the_database_says(home: Home) -> None:
 def test_plans_calls_and_snapshots(home: Home) -> None:
     folder = home.sweeps / "lr" / "p1"
     (folder / "calls").mkdir(parents=True)
+    runs: list[dict[str, Any]]
     runs = [{"run_id": run_id(n), "arm": f"arm{n}", "seed": n, "match_residual": 0.01 * n} for n in range(3)]
+    runs[1] |= {"params": 10}
+    runs[2] |= {"tunes": "arm1", "params": {"lr": 0.1}}
     write_json(folder / "plan.json", {"scale": "tiny", "question": "?", "smallest_effect": 0.1, "runs": runs})
     write_json(folder / "calls" / "b.json", {"called_at": "2026-01-01T00:00:00+00:00", "code_hash": "old"})
     write_json(folder / "calls" / "a.json", {"called_at": "2026-01-02T00:00:00+00:00", "code_hash": "new"})
@@ -94,6 +97,8 @@ def test_plans_calls_and_snapshots(home: Home) -> None:
     assert (plan["sweep"], plan["plan_id"], plan["code_hash"], plan["smallest_effect"]) == ("lr", "p1", "new", 0.1)
     arms = query.rows(home, "SELECT arm FROM plan_runs WHERE sweep = 'lr' ORDER BY ord")
     assert [row["arm"] for row in arms] == ["arm0", "arm1", "arm2"]
+    told = query.rows(home, "SELECT params->>'lr' AS lr, params FROM plan_runs ORDER BY ord")
+    assert [(row["lr"], row["params"] is None) for row in told] == [(None, True), (None, False), ("0.1", False)]
     (snapshot,) = query.rows(home, "SELECT code_hash, git_sha, dirty, git_diff FROM snapshots")
     assert tuple(snapshot.values()) == ("new", None, True, "+1")
 
@@ -230,7 +235,7 @@ def test_one_damaged_file_is_named_and_harms_no_other_run(home: Home, name: str,
     assert steps_of(home, 0) == steps_of(home, 2) == [1, 2, 3, 4, 5]
     if path.name != "spec.json":
         assert steps_of(home, 1) == [1, 2, 3, 4, 5], "what is whole of a damaged run stays"
-    finished_file = {"spec.json": spec(1)}.get(name, {"reason": "done", "resume_step": 0})
+    finished_file = {"spec.json": spec(1, steps=5)}.get(name, {"reason": "done", "resume_step": 0, "step": 5})
     write_json(path, finished_file)
     assert ingest(home).bad_files == [], "repaired, it is forgotten"
 
