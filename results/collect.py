@@ -162,12 +162,8 @@ def text(value: Any) -> str | None:
 
 
 def document(value: Any) -> str | None:
-    """A JSON or NULL; TypeError for anything but an object."""
-    if value is None:
-        return None
-    if not isinstance(value, dict):
-        raise TypeError("not an object")
-    return printable(encode_json(value, indent=None, ascii_only=False))
+    """A JSON or NULL."""
+    return None if value is None else printable(encode_json(value, indent=None, ascii_only=False))
 
 
 def printable(text: str) -> str:

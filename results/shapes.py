@@ -1,8 +1,8 @@
 """What a JSON value from a file has to look like before anybody works with it: a damaged one is refused by name.
 
-A shape is a type (`int`: what a BIGINT holds, `float`: any finite number), a union of types, a range, a pattern
-of texts, [shape] for a list, or {name: shape} for an object. A name that ends in "?" may be absent, `...` stands for any name,
-and names that the shape does not have are nobody's business.
+A shape is a type (`int`: what a BIGINT holds, `float`: any finite number), a union of types, a range, a pattern of
+texts, [shape] for a list, or {name: shape} for an object. A name that ends in "?" may be absent, `...` stands for any
+name, and names that the shape does not have are nobody's business.
 """
 
 import math
