@@ -78,15 +78,15 @@ class IngestReport:
     seconds: float = 0.0
 
 
-def ingest(home: Home, rebuild: bool = False) -> IngestReport:
+def ingest(home: Home, rebuild: bool = False, wait_s: float | None = None) -> IngestReport:
     """Bring lab.duckdb up to date with the files; `rebuild` reads everything again, with the same result.
 
     The new database is built beside the old one and renamed over it, so readers neither block nor are blocked, and a
-    kill at any moment leaves the old one. Raises lock.Busy if another ingest runs for long.
+    kill at any moment leaves the old one. Raises lock.Busy if another ingest runs for longer than `wait_s`, or WAIT_S.
     """
     began = time.perf_counter()
     home.ensure()
-    with exclusive(home.path / ".ingest", WAIT_S, "ingest") as folder:
+    with exclusive(home.path / ".ingest", WAIT_S if wait_s is None else wait_s, "ingest") as folder:
         private = folder / "new.duckdb"
         try:
             with naming_full_disk(home.database, _size(home.database)):
