@@ -3,7 +3,7 @@
 import hashlib
 import re
 import shutil
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -22,6 +22,7 @@ from results.shapes import count
 
 MANIFEST = "manifest.json"
 _STEP = re.compile(r"step_([0-9]{8,18})")
+_LEFTOVER = re.compile(r"\.(doomed|[0-9]{4,9})\.[0-9a-f]{32}")
 _SHAPE = {"step": int, "files": {...: {"bytes": int, "sha256": str}}}
 
 
@@ -106,10 +107,19 @@ def prune(folder: Path, kept: Iterable[int]) -> None:
 
 def sweep_leftovers(folder: Path, attempt: int) -> None:
     """Delete what attempts before this one left unfinished when they were killed."""
-    for path in folder.glob(".*"):
-        number = path.name.split(".")[1]
-        if number == "doomed" or (number.isdigit() and int(number) < attempt):
+    for path, writer in leftovers(folder):
+        if writer is None or writer < attempt:
             shutil.rmtree(path, ignore_errors=True)
+
+
+def leftovers(folder: Path) -> Iterator[tuple[Path, int | None]]:
+    """Folders that are not, or no longer, checkpoints, each with the attempt that wrote it, None when it was doomed.
+
+    Other hidden names, such as a file manager leaves, are not ours.
+    """
+    for path in folder.glob(".*"):
+        if match := _LEFTOVER.fullmatch(path.name):
+            yield path, None if match[1] == "doomed" else int(match[1])
 
 
 def _fill(private: Path, step: int, attempt: int, blobs: Mapping[str, bytes]) -> None:

@@ -52,7 +52,7 @@ def _of_run(run: RunFolder) -> Iterator[Garbage]:
     for step in set(run.checkpoints()) - kept:
         why = "an older checkpoint" if step in valid else "a void checkpoint"
         yield _garbage(checkpoints.step_folder(folder, step), why)
-    for path in folder.glob(".*"):
+    for path, _ in checkpoints.leftovers(folder):
         yield _garbage(path, "left by a killed attempt")
 
 

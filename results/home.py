@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from results.files import StorageFull, naming_full_disk, safe_name
+from results.files import BadName, StorageFull, naming_full_disk, safe_name
 from results.record import RunFolder
 from results.shapes import RUN_ID
 
@@ -74,7 +74,10 @@ class Home:
             raise FileNotFoundError(f"no results in {self.path}: nothing was swept there yet; see --home and LAB_HOME")
 
     def ensure(self) -> None:
-        """Create the folders; PermissionError in plain words if that cannot be, StorageFull without space."""
+        """Create the folders; PermissionError in plain words if that cannot be, StorageFull without space, BadName for
+        a path that DuckDB reads otherwise."""
+        if odd := set("?\\") & set(str(self.path)):
+            raise BadName(f"the results home {self.path} has {' and '.join(sorted(odd))} in its path. Set LAB_HOME.")
         try:
             with naming_full_disk(self.path):
                 for folder in (self.runs, self.sweeps, self.snapshots, self.data, self.reports):
