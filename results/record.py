@@ -4,6 +4,7 @@ import logging
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -180,7 +181,7 @@ class RunFolder:
     def _steps(self) -> int:
         """How many steps the run has; 0 where its spec cannot say."""
         try:
-            return int((read_json(self.path / "spec.json", _STEPS) or {})["account"]["steps"])
+            return _steps_in(self.path / "spec.json")
         except (BadFile, KeyError):
             return 0
 
@@ -327,6 +328,12 @@ class Attempt:
     def _refuse_superseded(self) -> None:
         if self.superseded():
             raise Superseded(f"attempt {self.number} of run {self.run.run_id} was superseded by {self._next.name}")
+
+
+@lru_cache(maxsize=20_000)
+def _steps_in(spec: Path) -> int:
+    """They are part of what a run is named after, so that they need to be read once only."""
+    return int((read_json(spec, _STEPS) or {})["account"]["steps"])
 
 
 def _attempt_info(path: Path, number: int) -> AttemptInfo:

@@ -15,6 +15,7 @@ from results.rows import RowKind, tail
 from results.state import ENDED, run_state
 
 LOOK_EVERY_S = 0.5
+PIECE_BYTES = 1 << 20
 NO_PROGRESS: dict[str, float | None] = {"val_loss": None, "train_loss": None, "tokens_per_s": None}
 
 
@@ -124,8 +125,11 @@ def log(home: Home, prefix: str, follow: bool) -> Iterator[str]:
         state = run_state(folder)  # before reading, so that nothing is missed between
         if state.attempts != number:
             number, read = state.attempts, 0
-        text, read = _read_from(folder.path / "attempts" / f"{number:04d}" / "log.txt", read)
-        yield text
+        path = folder.path / "attempts" / f"{number:04d}" / "log.txt"
+        text, read = _read_from(path, read)
+        while text:
+            yield text
+            text, read = _read_from(path, read)
         if not follow or state.state in ENDED:
             return
         time.sleep(LOOK_EVERY_S)
@@ -136,5 +140,7 @@ def _read_from(path: Path, offset: int) -> tuple[str, int]:
         return "", offset
     with open_regular(path) as file:
         file.seek(offset)
-        data = file.read()
+        data = file.read(PIECE_BYTES)
+    if len(data) == PIECE_BYTES:
+        data = data[: data.rfind(b"\n") + 1] or data  # no character is cut in two
     return data.decode(errors="replace"), offset + len(data)

@@ -39,6 +39,13 @@ def says(**raw: str) -> Damage:
     return damage
 
 
+def holds(text: str) -> Damage:
+    def damage(path: Path) -> None:
+        path.write_text(text)
+
+    return damage
+
+
 def is_folder(path: Path) -> None:
     path.unlink(missing_ok=True)
     path.mkdir()
@@ -85,12 +92,12 @@ DAMAGE: list[tuple[str, Damage]] = [
     (f"{ATTEMPT}/train.csv", ends_in(b"\xc2\xb2,1,1,1,1,1,1,1")),
     (f"{ATTEMPT}/train.csv", ends_in(b"9" * 300 + b",1,1,1,1,1,1,1")),
     (f"{RUN}/attempts", is_file),
-    (f"{RUN}/decode.json", lambda path: path.write_text('{"rows": [{"batch": 1e999}]}') and None),
-    ("sweeps/s/p/plan.json", lambda path: path.write_text('{"runs": 5}') and None),
-    ("sweeps/s/p/plan.json", lambda path: path.write_text('{"runs": [1]}') and None),
+    (f"{RUN}/decode.json", holds('{"rows": [{"batch": 1e999}]}')),
+    ("sweeps/s/p/plan.json", holds('{"runs": 5}')),
+    ("sweeps/s/p/plan.json", holds('{"runs": [1]}')),
     ("sweeps/s/p/plan.json", is_folder),
-    ("sweeps/s/p/calls/c.json", lambda path: path.write_text('{"called_at": 5}') and None),
-    ("sweeps/s/p/calls/c.json", lambda path: path.write_text('{"command": [1, 2]}') and None),
+    ("sweeps/s/p/calls/c.json", holds('{"called_at": 5}')),
+    ("sweeps/s/p/calls/c.json", holds('{"command": [1, 2]}')),
     ("sweeps/s/p/calls/c.json", is_folder),
 ]
 
@@ -183,6 +190,16 @@ def test_a_file_is_read_in_pieces_that_are_bounded(home: Home, monkeypatch: pyte
     (bad,) = ingest(home).bad_files
     assert bad == (f"{ATTEMPT}/train.csv", "no end of a line in 300 bytes")
     assert query.rows(home, "SELECT count(*) AS n, sum(step) AS sum FROM train") == [{"n": 50, "sum": 1275}]
+
+
+def test_a_log_is_shown_in_pieces_that_are_bounded(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(views, "PIECE_BYTES", 20)
+    run = finished(home, 1)
+    whole = "müde\n" * 50 + "x" * 50 + "\nend"
+    (run.path / "attempts" / "0001" / "log.txt").write_text(whole)
+    pieces = list(views.log(home, run.run_id, follow=False))
+    assert "".join(pieces) == whole
+    assert max(map(len, pieces)) <= 20
 
 
 def test_a_plan_says_what_is_relied_on(home: Home) -> None:

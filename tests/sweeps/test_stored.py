@@ -57,10 +57,11 @@ def test_a_damaged_call_is_as_if_it_had_not_been(home: Home, stored: tuple[Plan,
 
 def test_damaged_workers_and_submissions_are_passed_over(stored: tuple[Plan, Path]) -> None:
     _, folder = stored
-    for place, contents in (
-        ("workers", [{"pid": "x"}, {"pid": 10**30}, {"gpu": [1]}]),
-        ("submissions", [{"uuid": 5}, {"uuid": "lab-1", "job_id": "7"}, {"uuid": "lab-1", "tasks": "many"}]),
-    ):
+    damaged: dict[str, list[dict[str, Any]]] = {
+        "workers": [{"pid": "x"}, {"pid": 10**30}, {"gpu": [1]}],
+        "submissions": [{"uuid": 5}, {"uuid": "lab-1", "job_id": "7"}, {"uuid": "lab-1", "tasks": "many"}],
+    }
+    for place, contents in damaged.items():
         (folder / place).mkdir()
         (folder / place / "folder.json").mkdir()
         for number, content in enumerate(contents):
