@@ -3,15 +3,27 @@
 import hashlib
 import re
 import shutil
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from results.files import BadFile, encode_json, fsync_folder, naming_full_disk, read_json, safe_name, write_new
+from results.files import (
+    BadFile,
+    encode_json,
+    fsync_folder,
+    naming_full_disk,
+    read_bytes,
+    read_json,
+    safe_name,
+    write_new,
+)
+from results.shapes import count
 
 MANIFEST = "manifest.json"
-_STEP = re.compile(r"step_(\d{8,})")
+_STEP = re.compile(r"step_([0-9]{8,18})")
+_LEFTOVER = re.compile(r"\.(doomed|[0-9]{4,9})\.[0-9a-f]{32}")
+_SHAPE = {"step": int, "files": {...: {"bytes": int, "sha256": str}}}
 
 
 def step_folder(folder: Path, step: int) -> Path:
@@ -30,19 +42,18 @@ def steps(folder: Path) -> list[int]:
 def writer(folder: Path, step: int) -> int | None:
     """The attempt that wrote this checkpoint; None if its manifest cannot say."""
     try:
-        attempt = (read_json(step_folder(folder, step) / MANIFEST) or {}).get("attempt")
-    except (BadFile, OSError):
+        return count((read_json(step_folder(folder, step) / MANIFEST) or {}).get("attempt"))
+    except BadFile:
         return None
-    return attempt if isinstance(attempt, int) else None
 
 
 def load(folder: Path, step: int) -> dict[str, bytes]:
     """Blobs of one checkpoint by name; BadFile unless each has the size and SHA-256 that the manifest says."""
     source = step_folder(folder, step)
-    manifest = read_json(source / MANIFEST)
+    manifest = read_json(source / MANIFEST, _SHAPE)
     if manifest is None:
         raise BadFile(source, "no manifest")
-    if manifest.get("step") != step or not isinstance(manifest.get("files"), dict):
+    if manifest["step"] != step or not manifest["files"]:
         raise BadFile(source / MANIFEST, "not the manifest of this checkpoint")
     return {name: _verified(source, name, claimed) for name, claimed in manifest["files"].items()}
 
@@ -96,10 +107,19 @@ def prune(folder: Path, kept: Iterable[int]) -> None:
 
 def sweep_leftovers(folder: Path, attempt: int) -> None:
     """Delete what attempts before this one left unfinished when they were killed."""
-    for path in folder.glob(".*"):
-        number = path.name.split(".")[1]
-        if number == "doomed" or (number.isdigit() and int(number) < attempt):
+    for path, writer in leftovers(folder):
+        if writer is None or writer < attempt:
             shutil.rmtree(path, ignore_errors=True)
+
+
+def leftovers(folder: Path) -> Iterator[tuple[Path, int | None]]:
+    """Folders that are not, or no longer, checkpoints, each with the attempt that wrote it, None when it was doomed.
+
+    Other hidden names, such as a file manager leaves, are not ours.
+    """
+    for path in folder.glob(".*"):
+        if match := _LEFTOVER.fullmatch(path.name):
+            yield path, None if match[1] == "doomed" else int(match[1])
 
 
 def _fill(private: Path, step: int, attempt: int, blobs: Mapping[str, bytes]) -> None:
@@ -116,14 +136,13 @@ def _fill(private: Path, step: int, attempt: int, blobs: Mapping[str, bytes]) ->
         fsync_folder(private)
 
 
-def _verified(source: Path, name: str, claimed: Any) -> bytes:
+def _verified(source: Path, name: str, claimed: Mapping[str, Any]) -> bytes:
     path = source / safe_name(name)
-    try:
-        data = path.read_bytes()
-    except FileNotFoundError:
-        raise BadFile(path, "missing") from None
-    if not isinstance(claimed, dict) or len(data) != claimed.get("bytes"):
+    data = read_bytes(path, limit=claimed["bytes"])
+    if data is None:
+        raise BadFile(path, "missing")
+    if len(data) != claimed["bytes"]:
         raise BadFile(path, f"has {len(data)} bytes, not what the manifest says")
-    if hashlib.sha256(data).hexdigest() != claimed.get("sha256"):
+    if hashlib.sha256(data).hexdigest() != claimed["sha256"]:
         raise BadFile(path, "SHA-256 differs from the manifest")
     return data

@@ -7,13 +7,15 @@ passed over, which costs a few looks at its directory: so an ingest takes as lon
 import contextlib
 import hashlib
 import json
+import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from results.files import BadFile, encode_json, read_json
+from results import planned, shapes
+from results.files import UNREADABLE, BadFile, encode_json, read_json
 from results.home import Home
 from results.record import AttemptInfo, RunFolder, owned_until
 from results.rows import COLUMNS, RowKind
@@ -21,18 +23,22 @@ from results.state import ENDED, RunState, State, run_state
 
 Row = dict[str, Any]
 SMALL_TABLES = ("plans", "plan_runs", "trials", "runs", "attempts", "snapshots", "decode")
-UNSETTLED = ""  # the signature of a run whose state depends on more than its files
+UNSETTLED = ""  # the signature of what has to be read again: its state depends on more than its files, or it moved
 
 
 @dataclass(frozen=True)
 class RowFile:
-    """One train.csv, eval.csv, position.csv or telemetry.csv; `ended` when nobody will append to it any more."""
+    """One train.csv, eval.csv, position.csv or telemetry.csv; `ended` when nobody will append to it any more.
+
+    `owner` is what its attempt was claimed with: a run that was deleted and trained again has the same names.
+    """
 
     name: str
     path: Path
     kind: RowKind
     run_id: str
     attempt: int
+    owner: str
     ended: bool
 
 
@@ -55,25 +61,26 @@ class Survey:
 
     def name(self, path: Path) -> str:
         """`path` relative to the home, as the database stores it."""
-        return path.relative_to(self.home.path).as_posix()
+        return printable(path.relative_to(self.home.path).as_posix())
 
     def is_new(self, folder: Path) -> bool:
         """Whether `folder` has to be read again; notes its new signature if so."""
         name, now = self.name(folder), _signature(folder)
         self.present.add(name)
-        if self.seen.get(name) == now:
+        if now != UNSETTLED and self.seen.get(name) == now:
             return False
         self.changed[name] = now
         return True
 
     @contextlib.contextmanager
     def tolerating(self, path: Path) -> Iterator[None]:
-        """Note `path` as bad, and go on, if the block cannot make sense of it."""
+        """Note `path` as bad, and go on, if the block cannot make sense of it. Nothing that one folder holds ends the
+        reading of the others."""
         try:
             yield
         except BadFile as error:
             self.bad.append((self.name(error.path), error.reason))
-        except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        except UNREADABLE as error:
             self.bad.append((self.name(path), f"{type(error).__name__}: {error}"))
 
 
@@ -91,7 +98,8 @@ def survey(home: Home, seen: Mapping[str, str]) -> Survey:
     for run_id in home.run_ids():
         run = home.run(run_id)
         if found.is_new(run.path):
-            _add_run(found, run)
+            with found.tolerating(run.path):
+                _add_run(found, run)
     return found
 
 
@@ -107,32 +115,38 @@ def folder_of(name: str) -> str:
 
 
 def _signature(folder: Path) -> str:
-    """Changes when a file in `folder` does: names, sizes and times, checkpoints by their directory alone."""
+    """Changes when a file in `folder` does: names, sizes and times, checkpoints by their directory alone.
+
+    Hidden names are locks, and files that are about to get their real name. UNSETTLED if anything could not be looked
+    at, such as what vanished in between: it is looked at again next time.
+    """
     digest = hashlib.blake2b(digest_size=12)
     waiting = [str(folder)]
-    while waiting:
-        with os.scandir(waiting.pop()) as entries:
-            for entry in sorted(entries, key=lambda entry: entry.name):
+    try:
+        while waiting:
+            with os.scandir(waiting.pop()) as entries:
+                shown = sorted((e for e in entries if not e.name.startswith(".")), key=lambda entry: entry.name)
+            for entry in shown:
                 stat = entry.stat(follow_symlinks=False)
                 digest.update(f"{entry.path}\0{stat.st_size} {stat.st_mtime_ns}\n".encode(errors="surrogateescape"))
                 if entry.is_dir(follow_symlinks=False) and entry.name not in _OPAQUE:
                     waiting.append(entry.path)
+    except OSError:
+        return UNSETTLED
     return digest.hexdigest()
 
 
-_LOCKS = (".launching", ".searching", ".advancing")
-_OPAQUE = ("checkpoints", "lmcore", "results", "sweeps", "jobs", "workers", "submissions", "advances", *_LOCKS)
+_OPAQUE = ("checkpoints", "lmcore", "results", "sweeps", "jobs", "workers", "submissions", "advances")
 
 
 def integer(value: Any) -> int | None:
-    """A BIGINT or NULL; ValueError or TypeError for anything else."""
+    """A BIGINT or NULL; TypeError or OverflowError for anything else."""
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or int(value) != value:
-        raise TypeError(f"not an integer: {value!r}")
-    if not -(2**63) <= value < 2**63:
-        raise ValueError(f"too large for a BIGINT: {value}")
-    return int(value)
+    whole = shapes.integer(int(value) if isinstance(value, float) and value == math.floor(value) else value)
+    if whole is None:
+        raise TypeError("not an integer that a BIGINT holds")
+    return whole
 
 
 def real(value: Any) -> float | None:
@@ -144,12 +158,21 @@ def text(value: Any) -> str | None:
     """A TEXT or NULL; objects and lists as JSON."""
     if value is None:
         return None
-    plain = value if isinstance(value, str) else json.dumps(value, sort_keys=True)
-    return plain.encode("utf-8", "replace").decode()  # JSON can smuggle in half a surrogate pair
+    return printable(value if isinstance(value, str) else json.dumps(value, sort_keys=True))
 
 
-def _object(path: Path) -> Row:
-    value = read_json(path)
+def document(value: Any) -> str | None:
+    """A JSON or NULL."""
+    return None if value is None else printable(encode_json(value, indent=None, ascii_only=False))
+
+
+def printable(text: str) -> str:
+    """`text` without halves of surrogate pairs, which JSON and names of files can smuggle in."""
+    return text.encode("utf-8", "replace").decode()
+
+
+def _object(path: Path, shape: shapes.Shape = dict) -> Row:
+    value = read_json(path, shape)
     if value is None:
         raise BadFile(path, "missing")
     return value
@@ -157,7 +180,7 @@ def _object(path: Path) -> Row:
 
 def _add_plan(found: Survey, path: Path) -> None:
     plan = _object(path)
-    key = {"sweep": path.parent.parent.name, "plan_id": path.parent.name}
+    key = {"sweep": text(path.parent.parent.name), "plan_id": text(path.parent.name)}
     runs = [
         {
             **key,
@@ -167,7 +190,7 @@ def _add_plan(found: Survey, path: Path) -> None:
             "seed": integer(run["seed"]),
             "match_residual": real(run.get("match_residual")),
             "tunes": text(run.get("tunes")),
-            "params": text(run.get("params")),
+            "params": document(run.get("params")),
         }
         for order, run in enumerate(plan["runs"])
     ]
@@ -179,7 +202,7 @@ def _add_plan(found: Survey, path: Path) -> None:
         "match_tolerance": real(plan.get("match_tolerance")),
         "last_call_at": text(last_call.get("called_at")),
         "code_hash": text(last_call.get("code_hash")),
-        "plan": encode_json(plan, indent=None),
+        "plan": document(plan),
     }
     found.tables["plans"].append(row)
     found.tables["plan_runs"].extend(runs)
@@ -191,7 +214,8 @@ def _add_plan(found: Survey, path: Path) -> None:
 def _trial(trial: Row) -> Row:
     return {
         "trial": integer(trial["trial"]),
-        **{name: text(trial.get(name)) for name in ("run_id", "state", "outcome", "params")},
+        **{name: text(trial.get(name)) for name in ("run_id", "state", "outcome")},
+        "params": document(trial.get("params")),
         "value": real(trial.get("value")),
     }
 
@@ -200,7 +224,7 @@ def _newest_call(found: Survey, folder: Path) -> Row:
     calls: list[Row] = []
     for path in sorted(folder.glob("*.json")):
         with found.tolerating(path):
-            calls.append(_object(path))
+            calls.append(_object(path, planned.CALL))
     return max(calls, key=lambda call: str(call.get("called_at")), default={})
 
 
@@ -218,8 +242,7 @@ def _add_run(found: Survey, run: RunFolder) -> None:
     found.bad.extend((found.name(path), reason) for info in attempts for path, reason in info.bad)
     limits = owned_until(attempts)
     for info in attempts:
-        with found.tolerating(info.path):
-            found.tables["attempts"].append(_attempt(run.run_id, info, limits[info.number]))
+        found.tables["attempts"].append(_attempt(found, run.run_id, info, limits[info.number]))
         found.row_files.extend(_row_files(found, run.run_id, info, _is_closed(info, attempts, state)))
     done: Row = {}
     with found.tolerating(run.path / "DONE.json"):
@@ -266,8 +289,8 @@ def _spec(spec: Row) -> Row:
         "vocab": integer(data.get("vocab")),
         "train_tokens": integer(data.get("train_tokens")),
         "bytes_per_token": real(data.get("bytes_per_token")),
-        "config": encode_json(_section(spec, "config"), indent=None),
-        "account": encode_json(account, indent=None),
+        "config": document(_section(spec, "config")),
+        "account": document(account),
     }
 
 
@@ -282,19 +305,20 @@ def _state(state: RunState) -> Row:
     return {"state": str(state.state), "kind": state.kind, "step": integer(state.step), "attempts": state.attempts}
 
 
-def _attempt(run_id: str, info: AttemptInfo, until_step: int | None) -> Row:
-    claim, start, exit_ = info.claim or {}, info.start or {}, info.exit or {}
-    return {
-        "run_id": run_id,
-        "attempt": info.number,
-        **{name: text(claim.get(name)) for name in ("host", "job", "code_hash", "claimed_at")},
-        "pid": integer(claim.get("pid")),
-        "started_at": text(start.get("started_at")),
-        **{name: text(exit_.get(name)) for name in ("ended_at", "reason", "kind", "error")},
-        "resume_step": info.resume_step,
-        "until_step": until_step,
-        "env": text(start.get("env")),
-    }
+def _attempt(found: Survey, run_id: str, info: AttemptInfo, until_step: int | None) -> Row:
+    """What rows need to be owned is always there; of the rest what each file can say."""
+    row: Row = {"run_id": run_id, "attempt": info.number, "resume_step": info.resume_step, "until_step": until_step}
+    for name, content in (("claim", info.claim), ("start", info.start), ("exit", info.exit)):
+        with found.tolerating(info.path / f"{name}.json"):
+            row |= {column: convert((content or {}).get(column)) for column, convert in _SAID[name].items()}
+    return row
+
+
+_SAID: dict[str, dict[str, Callable[[Any], Any]]] = {
+    "claim": {**dict.fromkeys(("host", "job", "code_hash", "claimed_at"), text), "pid": integer},
+    "start": {"started_at": text, "env": document},
+    "exit": dict.fromkeys(("ended_at", "reason", "kind", "error"), text),
+}
 
 
 def _is_closed(info: AttemptInfo, attempts: list[AttemptInfo], state: RunState) -> bool:
@@ -303,7 +327,10 @@ def _is_closed(info: AttemptInfo, attempts: list[AttemptInfo], state: RunState) 
 
 
 def _row_files(found: Survey, run_id: str, info: AttemptInfo, ended: bool) -> Iterator[RowFile]:
+    owner = str((info.claim or {}).get("owner"))
     for kind in COLUMNS:
         path = info.path / f"{kind}.csv"
-        if path.exists():
-            yield RowFile(found.name(path), path, kind, run_id, info.number, ended)
+        if path.is_file():
+            yield RowFile(found.name(path), path, kind, run_id, info.number, owner, ended)
+        elif os.path.lexists(path):
+            found.bad.append((found.name(path), "not a regular file"))

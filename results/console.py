@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
     from results.home import Home
 
+READER_WAITS_S = 5.0  # for another ingest, before it answers from what there is
+
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else on stdout.")]
 HomeOption = Annotated[
     Path | None, typer.Option("--home", help="Where results live [default: $LAB_HOME or ./lab-home].")
@@ -27,24 +29,24 @@ def home_at(path: Path | None) -> "Home":
 
 
 def ingested(path: Path | None) -> "Home":
-    """The home with its database brought up to date; where we may not write, or there is no room, as it is.
+    """The home with its database brought up to date; where that cannot be now, as it is, with a word about it.
 
     FileNotFoundError without a home.
     """
     import os
 
-    from results.files import StorageFull
     from results.ingest import ingest as ingest_files
+    from results.lock import Busy
 
     home = home_at(path)
     home.must_exist()
     if os.access(home.path, os.W_OK):
         try:
-            name_bad_files(ingest_files(home).bad_files)
-        except StorageFull as error:
-            if not home.database.exists():
+            name_bad_files(ingest_files(home, wait_s=READER_WAITS_S).bad_files)
+        except (Busy, OSError) as error:
+            if not home.database.is_file():
                 raise
-            print(f"not brought up to date: {error}", file=sys.stderr)
+            print(f"the database was not brought up to date: {error}", file=sys.stderr)
     return home
 
 

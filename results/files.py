@@ -7,12 +7,21 @@ import math
 import os
 import re
 import shutil
+import stat
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 from uuid import uuid4
 
+from results.shapes import Shape, misfit
+
+LARGEST_JSON = 64 << 20  # bytes; a plan of 100,000 runs has less
+# What content of another kind than expected raises in whoever works with it.
+UNREADABLE = (OSError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)
+
+_NUMBER = re.compile(r"[0-9]{4}|[1-9][0-9]{4,8}")  # as `f"{number:04d}"` writes it
 _SAFE_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}")
 
 
@@ -122,13 +131,13 @@ def write_json(path: Path, value: Mapping[str, Any]) -> None:
     write_bytes(path, encode_json(value).encode())
 
 
-def encode_json(value: Mapping[str, Any], indent: int | None = 1) -> str:
+def encode_json(value: Any, indent: int | None = 1, ascii_only: bool = True) -> str:
     """Strict JSON text with sorted keys and a newline at its end; without indent, ten times faster."""
+    encode = partial(json.dumps, sort_keys=True, indent=indent, allow_nan=False, ensure_ascii=ascii_only)
     try:
-        text = json.dumps(value, sort_keys=True, indent=indent, allow_nan=False)
+        return encode(value) + "\n"
     except ValueError:
-        text = json.dumps(finite(value), sort_keys=True, indent=indent, allow_nan=False)
-    return text + "\n"
+        return encode(finite(value)) + "\n"
 
 
 def finite(value: Any) -> Any:
@@ -142,11 +151,33 @@ def finite(value: Any) -> Any:
     return value
 
 
-def read_json(path: Path) -> dict[str, Any] | None:
-    """The JSON object in `path`, or None if there is no such file; BadFile if it is torn or not an object."""
+def open_regular(path: Path) -> BinaryIO:
+    """`path` for reading; OSError if it is no regular file, where a pipe would let us wait for its writer."""
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
+    return os.fdopen(fd, "rb")
+
+
+def read_bytes(path: Path, limit: int = LARGEST_JSON) -> bytes | None:
+    """What is in `path`, or None if there is no such file; BadFile if it cannot be read or has more than `limit`."""
     try:
-        data = path.read_bytes()
+        with open_regular(path) as file:
+            size = os.fstat(file.fileno()).st_size
+            if size > limit:
+                raise BadFile(path, f"{size} bytes are more than a file of its kind has")
+            return file.read(limit)
     except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise BadFile(path, error.strerror or str(error)) from error
+
+
+def read_json(path: Path, shape: Shape = dict) -> dict[str, Any] | None:
+    """The JSON object in `path`, or None if there is no such file; BadFile if it is torn or not of the shape."""
+    data = read_bytes(path)
+    if data is None:
         return None
     if not data.strip():
         raise BadFile(path, "empty file")
@@ -156,27 +187,27 @@ def read_json(path: Path) -> dict[str, Any] | None:
         raise BadFile(path, f"not JSON: {error}") from error
     if not isinstance(value, dict):
         raise BadFile(path, "not a JSON object")
+    if part := misfit(value, shape):
+        raise BadFile(path, f"{part.lstrip('.')} is absent or not what it should be")
     return value
 
 
-def read_folder(folder: Path) -> list[dict[str, Any]]:
-    """The JSON objects in the `*.json` files of a folder, in no order; damaged files are left out."""
+def read_folder(folder: Path, shape: Shape = dict) -> list[dict[str, Any]]:
+    """The JSON objects in the `*.json` files of a folder, in no order; damaged ones are left out."""
     found = []
     for path in folder.glob("*.json"):
-        try:
-            found.append(read_json(path) or {})
-        except BadFile:
-            continue
+        with contextlib.suppress(BadFile):
+            found.append(read_json(path, shape) or {})
     return found
 
 
 def numbered(folder: Path) -> list[int]:
-    """The numbers of the sub-folders named by digits, sorted; empty if there is no such folder."""
+    """The numbers of the sub-folders named by four digits or more, sorted; empty if there is no such folder."""
     try:
         names = [path.name for path in folder.iterdir()]
     except FileNotFoundError:
         return []
-    return sorted(int(name) for name in names if name.isascii() and name.isdigit())
+    return sorted(int(name) for name in names if _NUMBER.fullmatch(name))
 
 
 def claim_folder(target: Path, name: str, content: Mapping[str, Any]) -> bool:

@@ -53,7 +53,7 @@ def _at_rest(run: RunFolder) -> int | None:
 def _of_run(run: RunFolder) -> Iterator[Garbage]:
     folder = run.path / "checkpoints"
     # Listed before anything else: hashing takes minutes, and what a new attempt saves meanwhile is not for us.
-    steps, private = run.checkpoints(), [path for path in folder.glob(".*") if path.is_dir()]
+    steps, private = run.checkpoints(), [path for path, _ in checkpoints.leftovers(folder)]
     attempts = _at_rest(run)
     if attempts is None:
         return

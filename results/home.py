@@ -1,13 +1,11 @@
 """Where everything lies: one folder, one layout."""
 
 import os
-import re
 from pathlib import Path
 
-from results.files import StorageFull, naming_full_disk, safe_name
+from results.files import BadName, StorageFull, naming_full_disk, safe_name
 from results.record import RunFolder
-
-_RUN_ID = re.compile(r"[0-9a-f]{12}")
+from results.shapes import RUN_ID
 
 
 class Home:
@@ -63,9 +61,12 @@ class Home:
             return set()
 
     def run_ids(self) -> list[str]:
-        """Ids of all runs that have a spec or have begun, sorted."""
-        names = sorted(name for name in self.folders() if _RUN_ID.fullmatch(name))
-        return [n for n in names if (self.runs / n / "spec.json").is_file() or (self.runs / n / "attempts").is_dir()]
+        """Ids of all runs that have a spec or have begun, sorted, and of whatever else stands in the place of one."""
+        names = sorted(name for name in self.folders() if RUN_ID.fullmatch(name))
+        return [name for name in names if self._is_begun(self.runs / name)]
+
+    def _is_begun(self, run: Path) -> bool:
+        return any((run / name).exists() for name in ("spec.json", "attempts")) or not run.is_dir()
 
     def must_exist(self) -> None:
         """FileNotFoundError in plain words where nothing was ever swept: whoever only reads makes no home."""
@@ -73,7 +74,10 @@ class Home:
             raise FileNotFoundError(f"no results in {self.path}: nothing was swept there yet; see --home and LAB_HOME")
 
     def ensure(self) -> None:
-        """Create the folders; PermissionError in plain words if that cannot be, StorageFull without space."""
+        """Create the folders; PermissionError in plain words if that cannot be, StorageFull without space, BadName for
+        a path that DuckDB reads otherwise."""
+        if odd := set("?\\") & set(str(self.path)):
+            raise BadName(f"the results home {self.path} has {' and '.join(sorted(odd))} in its path. Set LAB_HOME.")
         try:
             with naming_full_disk(self.path):
                 for folder in (self.runs, self.sweeps, self.snapshots, self.data, self.reports):

@@ -13,7 +13,7 @@ import duckdb
 import polars as pl
 
 from results import bins, collect, load, planned, query, segments
-from results.files import fsync_file, fsync_folder, full_disk_code, naming_full_disk
+from results.files import UNREADABLE, fsync_file, fsync_folder, full_disk_code, naming_full_disk
 from results.home import Home
 from results.lock import exclusive
 from results.rows import COLUMNS, RowKind
@@ -78,15 +78,15 @@ class IngestReport:
     seconds: float = 0.0
 
 
-def ingest(home: Home, rebuild: bool = False) -> IngestReport:
+def ingest(home: Home, rebuild: bool = False, wait_s: float | None = None) -> IngestReport:
     """Bring lab.duckdb up to date with the files; `rebuild` reads everything again, with the same result.
 
     The new database is built beside the old one and renamed over it, so readers neither block nor are blocked, and a
-    kill at any moment leaves the old one. Raises lock.Busy if another ingest runs for long.
+    kill at any moment leaves the old one. Raises lock.Busy if another ingest runs for longer than `wait_s`, or WAIT_S.
     """
     began = time.perf_counter()
     home.ensure()
-    with exclusive(home.path / ".ingest", WAIT_S, "ingest") as folder:
+    with exclusive(home.path / ".ingest", WAIT_S if wait_s is None else wait_s, "ingest") as folder:
         private = folder / "new.duckdb"
         try:
             with naming_full_disk(home.database, _size(home.database)):
@@ -184,11 +184,11 @@ def _planned(con: duckdb.DuckDBPyConnection, home: Home) -> list[collect.Row]:
     found: dict[str, collect.Row] = {}
     plans = con.execute("SELECT DISTINCT sweep, plan_id FROM plan_runs ANTI JOIN runs USING (run_id)").fetchall()
     for sweep, plan_id in plans:
-        try:
-            specs = planned.readable_specs(home.sweeps / sweep / plan_id)
-            found |= {run_id: collect.planned_run(spec) for run_id, spec in specs.items()}
-        except (TypeError, KeyError, ValueError) as error:
-            log.warning("%s: %s; the next `lab sweep` writes it again", plan_id, error)
+        for run_id, spec in planned.readable_specs(home.sweeps / sweep / plan_id).items():
+            try:
+                found[run_id] = collect.planned_run(spec)
+            except UNREADABLE as error:
+                log.warning("spec of run %s in %s: %s; the next `lab sweep` writes it again", run_id, plan_id, error)
     wanted = con.execute("SELECT DISTINCT run_id FROM plan_runs ANTI JOIN runs USING (run_id)").fetchall()
     return [found[run_id] for (run_id,) in wanted if run_id in found and not home.run(run_id).path.exists()]
 
@@ -220,13 +220,13 @@ def _add_rows_of(
 ) -> int:
     """Rows of one kind: as many whole segments as they fill, the rest into the table."""
     added, waiting = 0, list[pl.DataFrame]()
-    new_ledger: dict[str, int] = {}
+    new_ledger: dict[str, load.Chunk] = {}
     for batch in load.batches(_readings(con, [file for file in files if file.kind == kind], ledger)):
         rows, bad = load.parse(batch)
         if kind == "train":
             _append(con, "bin_rows", bins.of_rows(rows))
         _insert(con, "quarantine", bad)
-        new_ledger |= {chunk.file.name: chunk.end for chunk in batch}
+        new_ledger |= {chunk.file.name: chunk for chunk in batch}
         added += len(rows)
         waiting.append(rows)
         if sum(map(len, waiting)) >= segments.SEGMENT_ROWS:
@@ -243,11 +243,12 @@ def _add_rows_of(
     return added
 
 
-def _advance(con: duckdb.DuckDBPyConnection, ledger: dict[str, int], spilled: bool) -> None:
+def _advance(con: duckdb.DuckDBPyConnection, newest: dict[str, load.Chunk], spilled: bool) -> None:
     """Note how far each file has been read. A file of which any row is in a segment stays `spilled`."""
     rows = [
-        {"folder": collect.folder_of(path), "path": path, "byte_offset": offset, "spilled": spilled}
-        for path, offset in ledger.items()
+        {"folder": collect.folder_of(path), "path": path, "byte_offset": chunk.end, "identity": chunk.identity}
+        | {"spilled": spilled}
+        for path, chunk in newest.items()
     ]
     con.execute("CREATE OR REPLACE TEMP TABLE news AS FROM ledger LIMIT 0")
     _insert(con, "news", rows)
@@ -261,24 +262,27 @@ def _readings(
     """Chunks of new lines; what had to be set aside goes to quarantine on the way."""
     for file in files:
         offset = ledger.get(file.name, 0)
-        if file.path.stat().st_size == offset:
-            continue
-        reading = load.read_new(file, offset)
-        _insert(con, "quarantine", reading.quarantined)
-        if reading.chunk is not None:
-            yield reading.chunk
+        try:
+            for found in load.read_new(file, offset) if file.path.stat().st_size != offset else ():
+                if isinstance(found, load.Chunk):
+                    yield found
+                else:
+                    _insert(con, "quarantine", [found])
+        except OSError as error:  # not to be read, or gone since it was seen
+            _insert(con, "quarantine", [load.quarantine(file.name, None, error.strerror or str(error), None)])
 
 
 def _reconciled_ledger(con: duckdb.DuckDBPyConnection, survey: collect.Survey) -> dict[str, int]:
-    """How far each file of the changed folders was read. Rows of files that shrank or vanished since are forgotten."""
-    sizes = {file.name: file.path.stat().st_size for file in survey.row_files}
-    known = con.execute("SELECT path, byte_offset, spilled FROM ledger WHERE folder IN (FROM touched)").fetchall()
+    """How far each file of the changed folders was read. Rows of files that shrank, vanished or were replaced are
+    forgotten."""
+    files = {file.name: file for file in survey.row_files}
+    known = con.execute("SELECT * EXCLUDE folder FROM ledger WHERE folder IN (FROM touched)").fetchall()
     ledger: dict[str, int] = {}
-    for path, offset, spilled in known:
-        if sizes.get(path, -1) >= offset:
+    for path, offset, identity, spilled in known:
+        if path in files and load.identity_at(files[path], offset) == identity:
             ledger[path] = offset
         elif spilled:
-            raise _Unusable(f"{path} shrank or is gone, and its rows are in a segment")
+            raise _Unusable(f"{path} is not the file it was, and its rows are in a segment")
         else:
             _forget_rows(con, path)
     return ledger

@@ -1,9 +1,12 @@
 """Which checkpoint is the best: validation losses of a run's one timeline, from its row files."""
 
-import csv
+import contextlib
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+
+from results.files import open_regular
+from results.rows import rows_of
 
 
 def best_step(evals: Mapping[int, float], steps: Iterable[int]) -> int | None:
@@ -27,12 +30,11 @@ def validation_losses(files: Iterable[tuple[Path, int | None]]) -> dict[int, flo
 
 def _read_losses(path: Path) -> Iterator[tuple[int, float]]:
     try:
-        lines = path.read_text(errors="replace").split("\n")[:-1]
+        with open_regular(path) as file:
+            lines = file.read().decode(errors="replace").split("\n")[:-1]
     except OSError:
         return
-    for row in csv.DictReader(lines):
-        try:
+    for row in rows_of(lines, "eval"):
+        with contextlib.suppress(ValueError):
             if row["split"] == "val":
                 yield int(row["step"]), float(row["loss"])
-        except (KeyError, TypeError, ValueError):
-            continue

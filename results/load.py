@@ -1,19 +1,22 @@
 """New whole lines of many CSV files into the database, parsed in bulk."""
 
+import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import polars as pl
 
-from results.collect import Row, RowFile, folder_of
+from results.collect import Row, RowFile, folder_of, printable
+from results.files import open_regular
 from results.rows import COLUMNS, RowKind, header
 
 BAD_LINE = "bad line"
 TORN_TAIL = "torn tail"
 BAD_HEADER = "unexpected header"
 
-_BATCH_BYTES = 32 << 20
+PIECE_BYTES = 32 << 20
+_IDENTITY_BYTES = 256
 _SHOWN_CHARS = 200
 _POLARS_TYPES: dict[type, Any] = {int: pl.Int64, float: pl.Float64, str: pl.String}
 
@@ -30,31 +33,61 @@ class Chunk:
     def end(self) -> int:
         return self.offset + len(self.data)
 
-
-@dataclass(frozen=True)
-class Reading:
-    """What is new in one file: its whole lines, if any, and what had to be set aside."""
-
-    chunk: Chunk | None
-    quarantined: list[Row]
+    @property
+    def identity(self) -> str:
+        """What `identity_at` says of the file at the end of this chunk."""
+        return _identity(self.file, self.data)
 
 
-def read_new(file: RowFile, offset: int) -> Reading:
-    """The whole lines of `file` after `offset` bytes; a torn tail is not a row, and is named once nobody writes."""
-    with file.path.open("rb") as handle:
+def read_new(file: RowFile, offset: int) -> Iterator[Chunk | Row]:
+    """What is new in `file` after `offset` bytes: its whole lines, in pieces, and a row of quarantine for the rest.
+
+    A torn tail is not a row, and is named once nobody writes.
+    """
+    with open_regular(file.path) as handle:
         handle.seek(offset)
-        data = handle.read()
-    whole = data.rfind(b"\n") + 1
-    quarantined = []
-    if file.ended and whole < len(data):
-        quarantined.append(quarantine(file.name, offset + whole, TORN_TAIL, _decode(data[whole:])))
-    data = data[:whole]
-    head = header(file.kind)
-    if offset == 0 and data:
-        if not data.startswith(head):
-            return Reading(None, [quarantine(file.name, 0, BAD_HEADER, _decode(data).split("\n", 1)[0])])
-        data, offset = data[len(head) :], len(head)
-    return Reading(Chunk(file, offset, data) if data else None, quarantined)
+        if offset == 0:
+            line = handle.readline(PIECE_BYTES)
+            if line != header(file.kind):
+                whole = line.endswith(b"\n")
+                yield from [quarantine(file.name, 0, BAD_HEADER, _decode(line[:-1]))] if whole else _tail(file, 0, line)
+                return
+            offset = len(line)
+        while data := handle.read(PIECE_BYTES):
+            whole_bytes = data.rfind(b"\n") + 1
+            if not whole_bytes:
+                yield from _tail(file, offset, data)
+                return
+            yield Chunk(file, offset, data[:whole_bytes])
+            offset += whole_bytes
+            handle.seek(offset)
+
+
+def _tail(file: RowFile, offset: int, data: bytes) -> Iterator[Row]:
+    if len(data) == PIECE_BYTES:
+        yield quarantine(file.name, offset, f"no end of a line in {PIECE_BYTES} bytes", _decode(data[:_SHOWN_CHARS]))
+    elif data and file.ended:
+        yield quarantine(file.name, offset, TORN_TAIL, _decode(data))
+
+
+def identity_at(file: RowFile, offset: int) -> str | None:
+    """A hash of the owner of `file` and of its last line before `offset`, which stays while a file only grows.
+
+    None where the file is shorter or gone.
+    """
+    begin = max(0, offset - _IDENTITY_BYTES)
+    try:
+        with open_regular(file.path) as handle:
+            handle.seek(begin)
+            data = handle.read(offset - begin)
+    except OSError:
+        return None
+    return _identity(file, data) if len(data) == offset - begin else None
+
+
+def _identity(file: RowFile, data: bytes) -> str:
+    last_line = data[-_IDENTITY_BYTES:-1].rpartition(b"\n")[2]
+    return hashlib.blake2b(file.owner.encode(errors="replace") + b"\0" + last_line, digest_size=12).hexdigest()
 
 
 def batches(chunks: Iterator[Chunk]) -> Iterator[list[Chunk]]:
@@ -64,7 +97,7 @@ def batches(chunks: Iterator[Chunk]) -> Iterator[list[Chunk]]:
     for chunk in chunks:
         batch.append(chunk)
         size += len(chunk.data)
-        if size >= _BATCH_BYTES:
+        if size >= PIECE_BYTES:
             yield batch
             batch, size = [], 0
     if batch:
@@ -109,9 +142,9 @@ def _parse_line_by_line(data: bytes, batch: list[Chunk]) -> tuple[pl.DataFrame, 
 
 def quarantine(path: str, byte_offset: int | None, reason: str, content: str | None) -> Row:
     """A row of the table of that name."""
-    shown = None if content is None else content[:_SHOWN_CHARS]
+    shown = None if content is None else printable(content[:_SHOWN_CHARS])
     place = {"folder": folder_of(path), "path": path, "byte_offset": byte_offset}
-    return {**place, "reason": reason, "content": shown}
+    return {**place, "reason": printable(reason[:_SHOWN_CHARS]), "content": shown}
 
 
 def frame_of(rows: list[Row], types: Mapping[str, str]) -> pl.DataFrame:

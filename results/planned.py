@@ -3,19 +3,32 @@
 A run has no folder until somebody begins it, so that a plan of 10,000 runs is two files, not 10,000 folders.
 """
 
+import contextlib
 import json
 import logging
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from results.files import BadFile, encode_json, read_json, write_bytes
+from results.files import UNREADABLE, BadFile, encode_json, read_bytes, read_json, write_bytes
 from results.home import Home
 from results.record import RunFolder
+from results.shapes import RUN_ID
 
 log = logging.getLogger(__name__)
 
 SPECS = "specs.jsonl"
+LARGEST_SPECS = 1 << 30
+# What `lab sweep` notes of each call of a plan.
+CALL = {
+    "called_at?": str,
+    "code_hash?": str | None,
+    "command?": [str],
+    "granted?": {...: int},
+    "avoided?": [{"name": str, "failures": int, "example": str}],
+}
+_RUN = {"run_id": RUN_ID, "arm": str, "seed": int, "steps": int, "train_flops": float}
+_PLAN = {"sweep": str, "plan_id": str, "scale": str | None, "stage?": str | None, "tuning?": str | None, "runs": [_RUN]}
 
 
 def write(plan_folder: Path, specs: Iterable[Mapping[str, Any]]) -> None:
@@ -26,11 +39,7 @@ def write(plan_folder: Path, specs: Iterable[Mapping[str, Any]]) -> None:
 
 def plan(plan_folder: Path) -> dict[str, Any] | None:
     """The content of plan.json, None if there is none; BadFile if it is torn or no plan."""
-    path = plan_folder / "plan.json"
-    content = read_json(path)
-    if content is not None and not {"sweep", "plan_id", "scale", "runs"} <= content.keys():
-        raise BadFile(path, "not a plan")
-    return content
+    return read_json(plan_folder / "plan.json", _PLAN)
 
 
 def at_scale(sweep: str, scale: str | None) -> str:
@@ -46,15 +55,11 @@ def is_meant(name: str, sweep: str, scale: str | None, plan_id: str) -> bool:
 
 def specs(plan_folder: Path) -> dict[str, dict[str, Any]]:
     """{run_id: spec} of a plan; empty when it has none. Raises BadFile."""
-    path = plan_folder / SPECS
-    try:
-        lines = path.read_bytes().splitlines()
-    except FileNotFoundError:
-        return {}
+    lines = _spec_lines(plan_folder)
     try:
         return {spec["run_id"]: spec for spec in map(json.loads, lines)}
-    except (ValueError, TypeError, KeyError) as error:
-        raise BadFile(path, f"not a list of specs: {error}") from None
+    except UNREADABLE as error:
+        raise BadFile(plan_folder / SPECS, f"not a list of specs: {error}") from None
 
 
 def readable_specs(plan_folder: Path) -> dict[str, dict[str, Any]]:
@@ -64,13 +69,16 @@ def readable_specs(plan_folder: Path) -> dict[str, dict[str, Any]]:
     except BadFile as error:
         log.warning("%s; the next `lab sweep` writes it again", error)
     found: dict[str, dict[str, Any]] = {}
-    for line in (plan_folder / SPECS).read_bytes().splitlines():
-        try:
-            spec = json.loads(line)
-            found[spec["run_id"]] = spec
-        except (ValueError, TypeError, KeyError):
-            continue
+    with contextlib.suppress(BadFile):
+        for line in _spec_lines(plan_folder):
+            with contextlib.suppress(*UNREADABLE):
+                spec = json.loads(line)
+                found[spec["run_id"]] = spec
     return found
+
+
+def _spec_lines(plan_folder: Path) -> list[bytes]:
+    return (read_bytes(plan_folder / SPECS, LARGEST_SPECS) or b"").splitlines()
 
 
 def all_specs(home: Home) -> dict[str, dict[str, Any]]:

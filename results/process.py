@@ -7,6 +7,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from results.shapes import count
+
+LARGEST_PID = 2**31 - 1  # of any system
+
 
 def claim_identity(pid: int | None = None) -> dict[str, Any]:
     """host, pid, pid_start (clock ticks since boot, None off Linux) and user: of this process, or of another here."""
@@ -20,8 +24,8 @@ def process_alive(claim: Mapping[str, Any]) -> bool | None:
 
     A pid that now belongs to another process (other start time) and a zombie both count as gone.
     """
-    pid = claim.get("pid")
-    if claim.get("host") != socket.gethostname() or not isinstance(pid, int) or pid <= 0:
+    pid = count(claim.get("pid"))
+    if claim.get("host") != socket.gethostname() or not pid or pid > LARGEST_PID:
         return None
     if claim.get("pid_start") is None:
         return _answers(pid)

@@ -1,20 +1,36 @@
 """The write side of the record: a run is a folder, an attempt is a numbered folder in it with one writer."""
 
 import logging
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
 from results import checkpoints, keep
-from results.files import BadFile, claim_folder, encode_json, now, numbered, read_json, write_bytes, write_json
+from results.files import (
+    BadFile,
+    claim_folder,
+    encode_json,
+    now,
+    numbered,
+    open_regular,
+    read_json,
+    write_bytes,
+    write_json,
+)
 from results.process import claim_identity
 from results.rows import COLUMNS, RowLog, first_step
+from results.shapes import Shape, digits
 
 log = logging.getLogger(__name__)
 
 BEAT_EVERY_S = 2.0  # of a live attempt, whatever it is doing
 NEWEST_KEPT = 2  # the newest, and the one before for when the newest is damaged
+_DONE = {"step": range(2**63)}
+_STEPS = {"account": {"steps": int}}
+_START = {"resume_step": range(2**63), "env?": dict}
 CHECKPOINTS_KEPT = NEWEST_KEPT + 1  # and the best
 
 
@@ -45,8 +61,7 @@ class AttemptInfo:
         """
         if any(path.name == "start.json" for path, _ in self.bad):
             return self._step_before_rows()
-        step = self.start.get("resume_step") if self.start else None
-        return step if isinstance(step, int) else None
+        return self.start["resume_step"] if self.start else None
 
     def _step_before_rows(self) -> int | None:
         if self.number == 1:
@@ -89,8 +104,15 @@ class RunFolder:
         return spec
 
     def attempts(self) -> list[AttemptInfo]:
-        """All attempts, oldest first. Unreadable files are named in `bad` and otherwise count as absent."""
-        return [_attempt_info(self._attempt_path(number), number) for number in numbered(self.path / "attempts")]
+        """All attempts, oldest first. Unreadable files are named in `bad` and otherwise count as absent.
+
+        Where attempts cannot be listed, that is told by one of number 0. Never raises.
+        """
+        folder = self.path / "attempts"
+        try:
+            return [_attempt_info(self._attempt_path(number), number) for number in numbered(folder)]
+        except OSError as error:
+            return [AttemptInfo(0, folder, None, None, None, None, ((folder, error.strerror or str(error)),))]
 
     def claim(self, owner: Mapping[str, Any], after: int | None = None) -> "Attempt | None":
         """Take the run over as attempt highest + 1; None if another was faster or a cancel is requested.
@@ -149,8 +171,19 @@ class RunFolder:
         return None
 
     def done(self) -> dict[str, Any] | None:
-        """The content of DONE.json, or None; BadFile if it is torn."""
-        return read_json(self.path / "DONE.json")
+        """The content of DONE.json, or None; BadFile if it is torn or does not say that every step was made."""
+        path = self.path / "DONE.json"
+        done = read_json(path, _DONE)
+        if done is not None and done["step"] < (steps := self._steps()):
+            raise BadFile(path, f"step {done['step']} is not the end of a run of {steps} steps")
+        return done
+
+    def _steps(self) -> int:
+        """How many steps the run has; 0 where its spec cannot say."""
+        try:
+            return _steps_in(self.path / "spec.json")
+        except (BadFile, KeyError):
+            return 0
 
     def record_decode(self, device: str, rows: Sequence[Mapping[str, float | int]]) -> None:
         """What generating with this run's model costs; the newest measurement replaces the one before."""
@@ -176,8 +209,11 @@ class RunFolder:
         return "pruned" if request.get("reason") == "pruned" else "cancelled"
 
     def clear_cancel(self) -> None:
-        """Withdraw a cancel request, if there is one."""
-        (self.path / "cancel.json").unlink(missing_ok=True)
+        """Withdraw a cancel request, if there is one, and whatever else stands for one."""
+        path = self.path / "cancel.json"
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        path.unlink(missing_ok=True)
 
     def checkpoint_folder(self, step: int) -> Path:
         """Where the checkpoint of a step lies."""
@@ -294,26 +330,31 @@ class Attempt:
             raise Superseded(f"attempt {self.number} of run {self.run.run_id} was superseded by {self._next.name}")
 
 
+@lru_cache(maxsize=20_000)
+def _steps_in(spec: Path) -> int:
+    """They are part of what a run is named after, so that they need to be read once only."""
+    return int((read_json(spec, _STEPS) or {})["account"]["steps"])
+
+
 def _attempt_info(path: Path, number: int) -> AttemptInfo:
     bad: list[tuple[Path, str]] = []
 
-    def read(name: str) -> dict[str, Any] | None:
+    def read(name: str, shape: Shape = dict) -> dict[str, Any] | None:
         try:
-            return read_json(path / name)
+            return read_json(path / name, shape)
         except BadFile as error:
             bad.append((error.path, error.reason))
-        except OSError as error:
-            bad.append((path / name, str(error)))
         return None
 
-    claim, start, exit_ = read("claim.json"), read("start.json"), read("exit.json")
+    claim, start, exit_ = read("claim.json"), read("start.json", _START), read("exit.json")
     return AttemptInfo(number, path, claim, start, exit_, _heartbeat(path / "heartbeat"), tuple(bad))
 
 
 def _heartbeat(path: Path) -> tuple[int, int] | None:
     try:
-        text = path.read_text()
-        counter, step = text.split()
-        return (int(counter), int(step)) if text.endswith("\n") else None
+        with open_regular(path) as file:
+            text = file.read(100).decode()
+        counter, step = map(digits, text.split())
     except (OSError, ValueError):  # not yet written, or lost with the power: it is not fsynced
         return None
+    return (counter, step) if counter is not None and step is not None and text.endswith("\n") else None

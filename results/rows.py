@@ -1,11 +1,12 @@
 """Rows of a run as CSV lines: a line ends in a newline or it is not a row."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from results.files import StorageFull, naming_full_disk
+from results.files import StorageFull, naming_full_disk, open_regular
+from results.shapes import digits
 
 RowKind = Literal["train", "eval", "position", "telemetry"]
 
@@ -41,25 +42,31 @@ def header(kind: RowKind) -> bytes:
 def tail(path: Path, kind: RowKind, size: int = 4096) -> list[dict[str, str]]:
     """The last whole rows of a file, as text: those in its last `size` bytes. Empty where there is none."""
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - size))
-            lines = file.read().decode(errors="replace").split("\n")[:-1]
+            lines = file.read(size).decode(errors="replace").split("\n")[:-1]
     except OSError:
         return []
+    return list(rows_of(lines[1:], kind))  # the first is the header, or was begun before
+
+
+def rows_of(lines: Iterable[str], kind: RowKind) -> Iterator[dict[str, str]]:
+    """The fields of those lines that have as many as a row of this kind, and a step; as text."""
     names = list(COLUMNS[kind])
-    fields = [line.split(",") for line in lines[1:]]  # the first is the header, or was begun before
-    return [dict(zip(names, row, strict=True)) for row in fields if len(row) == len(names) and row[0].isdigit()]
+    for line in lines:
+        fields = line.split(",")
+        if len(fields) == len(names) and digits(fields[0]) is not None:
+            yield dict(zip(names, fields, strict=True))
 
 
 def first_step(path: Path) -> int | None:
     """The step of the first whole row of a file; None where there is none."""
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             lines = file.read(4096).decode(errors="replace").split("\n")[:-1]
     except OSError:
         return None
-    step = lines[1].partition(",")[0] if len(lines) > 1 else ""
-    return int(step) if step.isdigit() else None
+    return digits(lines[1].partition(",")[0]) if len(lines) > 1 else None
 
 
 def last_step(path: Path) -> int:

@@ -20,13 +20,13 @@ CREATE TABLE plan_runs (
 -- Trials of a search: the parameters asked for, and what the sampler was told (state RUNNING until then).
 -- The loss is that of the run; value is the run's initial loss where it diverged or ended above it.
 CREATE TABLE trials (
-    sweep TEXT, plan_id TEXT, trial INTEGER, run_id TEXT, params JSON, state TEXT, outcome TEXT, value DOUBLE
+    sweep TEXT, plan_id TEXT, trial BIGINT, run_id TEXT, params JSON, state TEXT, outcome TEXT, value DOUBLE
 );
 
 CREATE TABLE runs (
-    run_id TEXT, group_id TEXT, seed BIGINT, state TEXT, kind TEXT, step BIGINT, steps BIGINT, attempts INTEGER,
+    run_id TEXT, group_id TEXT, seed BIGINT, state TEXT, kind TEXT, step BIGINT, steps BIGINT, attempts BIGINT,
     params BIGINT, params_non_embedding BIGINT, flops_per_token DOUBLE, train_flops DOUBLE, tokens BIGINT,
-    kv_bytes_per_token DOUBLE, data_name TEXT, data_fingerprint TEXT, tokenizer TEXT, vocab INTEGER,
+    kv_bytes_per_token DOUBLE, data_name TEXT, data_fingerprint TEXT, tokenizer TEXT, vocab BIGINT,
     train_tokens BIGINT, bytes_per_token DOUBLE,
     train_loss DOUBLE, val_loss DOUBLE, val_perplexity DOUBLE, val_bits_per_byte DOUBLE,
     wall_s DOUBLE, tokens_per_s DOUBLE, peak_memory_bytes BIGINT, weights_sha256 TEXT, finished_at TEXT,
@@ -70,14 +70,15 @@ CREATE TABLE bin_cuts AS FROM bin_rows;
 
 -- `lab decode`: what generating with a run's model costs. Seconds; bytes of the whole batch's cache.
 CREATE TABLE decode (
-    run_id TEXT, batch INTEGER, prompt INTEGER, new INTEGER, prefill_s DOUBLE, token_s DOUBLE, tokens_per_s DOUBLE,
+    run_id TEXT, batch BIGINT, prompt BIGINT, new BIGINT, prefill_s DOUBLE, token_s DOUBLE, tokens_per_s DOUBLE,
     cache_bytes BIGINT, cache_bytes_counted BIGINT, device TEXT, measured_at TEXT
 );
 
 CREATE TABLE quarantine (folder TEXT, path TEXT, byte_offset BIGINT, reason TEXT, content TEXT);
 
 -- How far each file has been read: rows before byte_offset are in the tables above, or, if spilled, in a segment.
-CREATE TABLE ledger (folder TEXT, path TEXT, byte_offset BIGINT, spilled BOOLEAN);
+-- identity: who wrote the file, and its last line before byte_offset; with another one it is another file.
+CREATE TABLE ledger (folder TEXT, path TEXT, byte_offset BIGINT, identity TEXT, spilled BOOLEAN);
 
 -- What each folder (a run, a plan, a snapshot) looked like when it was read; empty: read it again.
 CREATE TABLE seen (folder TEXT, signature TEXT);

@@ -5,10 +5,11 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
-from results.files import BadFile
+from results.files import UNREADABLE, BadFile
 from results.process import process_alive
 from results.record import AttemptInfo, RunFolder
 from results.rows import last_step
+from results.shapes import count
 
 ATTEMPTS_WITHOUT_PROGRESS = 3
 
@@ -79,7 +80,17 @@ def run_state(run: RunFolder, hint: Hint | None = None, attempts: Sequence[Attem
 
     `attempts` saves reading them again when the caller already has.
     """
-    hint = hint or Hint()
+    try:
+        return _state(run, hint or Hint(), attempts)
+    except BadFile as error:
+        reason = str(error)
+    except UNREADABLE as error:
+        reason = f"{run.path}: {type(error).__name__}: {error}"
+    infos = run.attempts() if attempts is None else attempts
+    return RunState(run.run_id, State.UNKNOWN, None, 0, infos[-1].number if infos else 0, reason)
+
+
+def _state(run: RunFolder, hint: Hint, attempts: Sequence[AttemptInfo] | None) -> RunState:
     # DONE.json is read once more after the attempts: a run that finishes while we look is never called LOST.
     if attempts is None and (finished := _done(run)):
         return finished
@@ -89,10 +100,10 @@ def run_state(run: RunFolder, hint: Hint | None = None, attempts: Sequence[Attem
         step = max([step, *run.valid_checkpoints(infos)])
     try:
         done = run.done()
-    except (BadFile, OSError) as error:
+    except BadFile as error:
         return RunState(run.run_id, State.UNKNOWN, None, step, number, str(error))
     if done is not None:
-        return RunState(run.run_id, State.DONE, None, _integer(done.get("step"), step), number, "")
+        return RunState(run.run_id, State.DONE, None, done["step"], number, "")
     if not infos:
         planned = not_begun(run.run_id, hint)
         return replace(planned, state=State.CANCELLED, detail="") if run.cancel_requested() else planned
@@ -116,11 +127,11 @@ def _done(run: RunFolder) -> RunState | None:
     """DONE, from few files, because most runs of a large sweep are; None if it is not, or not readable."""
     try:
         done = run.done()
-    except (BadFile, OSError):
+    except BadFile:
         return None
     if done is None:
         return None
-    return RunState(run.run_id, State.DONE, None, _integer(done.get("step"), 0), _integer(done.get("attempt"), 1), "")
+    return RunState(run.run_id, State.DONE, None, done["step"], _count(done.get("attempt"), 1), "")
 
 
 def claimable(state: State) -> bool:
@@ -131,7 +142,7 @@ def claimable(state: State) -> bool:
 def _attempt_state(run_id: str, info: AttemptInfo, hint: Hint) -> tuple[State, str | None, str]:
     if _has_ended(info):
         return _exit_state(info.exit or {})
-    unreadable = [f"{path}: {reason}" for path, reason in info.bad if path.name in ("claim.json", "exit.json")]
+    unreadable = [f"{path}: {reason}" for path, reason in info.bad if path.name != "start.json"]
     if unreadable or info.claim is None:
         return State.UNKNOWN, None, "; ".join(unreadable) or f"{info.path / 'claim.json'} is missing"
     where = f"pid {info.claim.get('pid')} on {info.claim.get('host')}"
@@ -189,7 +200,7 @@ def _needs_progress(info: AttemptInfo) -> bool:
 def _last_step(infos: Sequence[AttemptInfo]) -> int:
     """The step that the newest attempt with anything to say had reached."""
     for info in reversed(infos):
-        ended = _integer((info.exit or {}).get("step"), -1)
+        ended = _count((info.exit or {}).get("step"), -1)
         beaten = info.heartbeat[1] if info.heartbeat else -1
         # A full disk stops the beats before it stops the rows, and after a kill they are some steps old.
         row = -1 if info.exit else last_step(info.path / "train.csv")
@@ -199,5 +210,6 @@ def _last_step(infos: Sequence[AttemptInfo]) -> int:
     return 0
 
 
-def _integer(value: Any, default: int) -> int:
-    return value if isinstance(value, int) else default
+def _count(value: Any, default: int) -> int:
+    found = count(value)
+    return default if found is None else found

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from results import planned
-from results.files import BadFile
+from results.files import BadFile, open_regular
 from results.home import Home
 from results.query import rows
 from results.record import AttemptInfo, RunFolder, owned_until
@@ -15,6 +15,7 @@ from results.rows import RowKind, tail
 from results.state import ENDED, run_state
 
 LOOK_EVERY_S = 0.5
+PIECE_BYTES = 1 << 20
 NO_PROGRESS: dict[str, float | None] = {"val_loss": None, "train_loss": None, "tokens_per_s": None}
 
 
@@ -77,7 +78,7 @@ def _number(value: Any) -> float | None:
     """A finite number, or None: JSON has no other."""
     try:
         number = float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return None
     return number if math.isfinite(number) else None
 
@@ -124,8 +125,11 @@ def log(home: Home, prefix: str, follow: bool) -> Iterator[str]:
         state = run_state(folder)  # before reading, so that nothing is missed between
         if state.attempts != number:
             number, read = state.attempts, 0
-        text, read = _read_from(folder.path / "attempts" / f"{number:04d}" / "log.txt", read)
-        yield text
+        path = folder.path / "attempts" / f"{number:04d}" / "log.txt"
+        text, read = _read_from(path, read)
+        while text:
+            yield text
+            text, read = _read_from(path, read)
         if not follow or state.state in ENDED:
             return
         time.sleep(LOOK_EVERY_S)
@@ -134,7 +138,9 @@ def log(home: Home, prefix: str, follow: bool) -> Iterator[str]:
 def _read_from(path: Path, offset: int) -> tuple[str, int]:
     if not path.exists():
         return "", offset
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         file.seek(offset)
-        data = file.read()
+        data = file.read(PIECE_BYTES)
+    if len(data) == PIECE_BYTES:
+        data = data[: data.rfind(b"\n") + 1] or data  # no character is cut in two
     return data.decode(errors="replace"), offset + len(data)

@@ -75,7 +75,7 @@ def living(plan: Path) -> list[int]:
 
 def _living(plan: Path) -> list[dict[str, Any]]:
     # A file that a crash has torn is left out: its process is gone.
-    return [claim for claim in read_folder(plan / "workers") if process_alive(claim)]
+    return [claim for claim in read_folder(plan / "workers", {"gpu?": str | None}) if process_alive(claim)]
 
 
 def stop(processes: Sequence[subprocess.Popen[bytes]]) -> bool:

@@ -1,5 +1,6 @@
 """From a sweep to an immutable plan: every run, its matched size and its cost, before anything starts."""
 
+import contextlib
 import dataclasses
 import hashlib
 import json
@@ -174,8 +175,10 @@ def _stored_specs(home: Home, plan_folder: Path, runs: Iterable[PlannedRun]) -> 
         if run.run_id in begun:
             try:
                 found[run.run_id] = home.run(run.run_id).spec()
-            except (BadFile, FileNotFoundError):
-                home.run(run.run_id).create(run.spec())  # torn or gone: the plan knows what it said
+            except (BadFile, FileNotFoundError):  # torn or gone: the plan knows what it said
+                # Something else that stands in its place harms that run alone, and its state names it.
+                with contextlib.suppress(FileExistsError, IsADirectoryError):
+                    home.run(run.run_id).create(run.spec())
     return found
 
 

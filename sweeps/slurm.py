@@ -24,6 +24,7 @@ SECOND_LOOK_S = 1.0
 GONE = {"COMPLETED", "CANCELLED", "FAILED", "TIMEOUT", "NODE_FAIL", "BOOT_FAIL", "DEADLINE", "OUT_OF_MEMORY"}
 HELD = {"REQUEUE_HOLD", "RESV_DEL_HOLD", "SPECIAL_EXIT"}
 MAX_ARRAY_SIZE = 1001  # SLURM's own default
+_SUBMISSION = {"uuid": str, "tasks": re.compile("[0-9]{1,9}"), "job_id?": str}
 SUBMISSIONS, ADVANCES = "submissions", "advances"  # folders of a plan: its workers, and the jobs between its stages
 
 
@@ -205,7 +206,7 @@ def read_submissions(plan: Path, kind: str = SUBMISSIONS) -> list[dict[str, Any]
     found = []
     for path in sorted((plan / kind).glob("*.json")):
         try:
-            found.append(read_json(path) or {})
+            found.append(read_json(path, _SUBMISSION) or {})
         except BadFile as error:
             log.warning("%s", error)
     return [s for s in found if "uuid" in s]

@@ -50,27 +50,33 @@ def find_plan(home: Home, name: str) -> StoredPlan:
         called = [plan.identity for plan in plans]
         known = sorted({n for sweep, scale, _ in called for n in (sweep, planned.at_scale(sweep, scale))})
         listed = f"known: {', '.join(known)}" if known else f"nothing was swept yet in {home.path}"
-        raise SweepError(f"no sweep {name!r}{did_you_mean(name, known)}; {listed}")
+        damaged = "".join(f"; cannot be read: {error}" for error in _read_plans(home)[1])
+        raise SweepError(f"no sweep {name!r}{did_you_mean(name, known)}; {listed}{damaged}")
     return max(found, key=lambda plan: plan.called_at)
 
 
 def all_plans(home: Home) -> list[StoredPlan]:
     """Every readable plan of this home; a damaged one is left out here and named by `lab ingest`."""
-    plans = []
+    return _read_plans(home)[0]
+
+
+def _read_plans(home: Home) -> tuple[list[StoredPlan], list[BadFile]]:
+    plans, damaged = list[StoredPlan](), list[BadFile]()
     for path in sorted(home.sweeps.glob("*/*/plan.json")):
         try:
             content = planned.plan(path.parent)
-        except BadFile:
+        except BadFile as error:
+            damaged.append(error)
             continue
         if content:
             called_at = max((str(call.get("called_at", "")) for call in calls(path.parent)), default="")
             plans.append(StoredPlan(path.parent, content, called_at))
-    return plans
+    return plans, damaged
 
 
 def calls(plan_folder: Path) -> list[dict[str, Any]]:
-    """What each `lab sweep` of a plan noted, in no order; a damaged one is left out."""
-    return read_folder(plan_folder / "calls")
+    """What each `lab sweep` of a plan noted, in no order; a damaged one is left out here and named by `lab ingest`."""
+    return read_folder(plan_folder / "calls", planned.CALL)
 
 
 def run_states(home: Home, run_ids: Iterable[str], queue: slurm.Queue) -> list[RunState]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from results.files import BadFile, read_json
+from results.files import BadFile, open_regular, read_json
 from results.home import Home
 from results.record import AttemptInfo
 from results.state import RunState, State, claimable
@@ -156,9 +156,9 @@ def last_lines(path: Path | None, count: int = LOG_LINES) -> tuple[str, ...]:
 
 def _text(path: Path) -> str:
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             file.seek(max(0, path.stat().st_size - 20_000))
-            return file.read().decode(errors="replace")
+            return file.read(20_000).decode(errors="replace")
     except OSError:
         return ""
 

@@ -29,8 +29,8 @@ def run_id(number: int) -> str:
     return f"{number:012x}"
 
 
-def spec(number: int = 0, **changes: Any) -> dict[str, Any]:
-    account = {"steps": 100, "params": 10, "params_non_embedding": 8, "tokens": 1000, "kv_bytes_per_token": 4}
+def spec(number: int = 0, steps: int = 100, **changes: Any) -> dict[str, Any]:
+    account = {"steps": steps, "params": 10, "params_non_embedding": 8, "tokens": 1000, "kv_bytes_per_token": 4}
     return {
         "format": 1,
         "run_id": run_id(number),
@@ -43,9 +43,9 @@ def spec(number: int = 0, **changes: Any) -> dict[str, Any]:
     }
 
 
-def new_run(home: Home, number: int = 0) -> RunFolder:
+def new_run(home: Home, number: int = 0, steps: int = 100) -> RunFolder:
     run = home.run(run_id(number))
-    run.create(spec(number))
+    run.create(spec(number, steps))
     return run
 
 
@@ -97,7 +97,7 @@ def telemetry_rows(step: int, value: float = 0.5, layers: int = 2) -> list[dict[
 
 def finished(home: Home, number: int, steps: int = 5) -> RunFolder:
     """A run that is done, with one train row per step and an evaluation at both ends."""
-    run = new_run(home, number)
+    run = new_run(home, number, steps)
     attempt = started(run)
     attempt.eval_row(eval_row(0))
     for step in range(1, steps + 1):

@@ -72,7 +72,7 @@ def test_what_a_killed_claimant_left_is_swept_by_the_winner(home: Home) -> None:
 
 
 def test_a_superseded_attempt_stops_and_changes_nothing(home: Home) -> None:
-    run = new_run(home)
+    run = new_run(home, steps=20)
     old = started(run)
     old.save_checkpoint(10, {"w": b"old"})
     assert not old.superseded()

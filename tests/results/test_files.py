@@ -4,8 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from results.files import BadFile, StorageFull, read_json, safe_name, write_bytes, write_json
+from results.files import BadFile, BadName, StorageFull, read_json, safe_name, write_bytes, write_json
 from results.home import Home
+from results.ingest import ingest
+from results.query import rows
 from tests.results.helpers import fill, new_run, python, small_disk, started, train_row
 
 
@@ -76,6 +78,22 @@ def test_full_disk_harms_neither_checkpoints_nor_rows(tmp_path: Path) -> None:
         lines = (attempt.path / "train.csv").read_text().splitlines()
         assert [int(line.split(",")[0]) for line in lines[1:]] == list(range(1, written + 2))
         attempt.close()
+
+
+@pytest.mark.parametrize("name", ["a?b", "a\\b"])
+def test_a_home_whose_path_duckdb_reads_otherwise_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(BadName, match=r"in its path\. Set LAB_HOME"):
+        Home(tmp_path / name).ensure()
+    assert not (tmp_path / name).exists()
+
+
+@pytest.mark.parametrize("name", ["a*b", "a[x]b", "a'b", "a%20b", "a#b", " a "])
+def test_a_home_with_another_odd_path_is_ingested_into_it(tmp_path: Path, name: str) -> None:
+    home = Home(tmp_path / name)
+    home.ensure()
+    ingest(home)
+    assert home.database.is_file()
+    assert rows(home, "SELECT count(*) AS n FROM runs") == [{"n": 0}]
 
 
 @pytest.mark.parametrize("name", ["", ".hidden", "a/b", "..", "a b", "x" * 101, "ä", "a\n"])

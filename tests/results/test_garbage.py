@@ -16,7 +16,7 @@ from tests.results.helpers import eval_row, new_run, run_id, started
 
 def run_with_checkpoints(home: Home, number: int, losses: dict[int, float], ended: str | None = "done") -> RunFolder:
     """A run with an evaluation and a checkpoint at each step, all still there."""
-    run = new_run(home, number)
+    run = new_run(home, number, steps=max(losses))
     attempt = started(run)
     for step, loss in losses.items():
         attempt.eval_row(eval_row(step, loss=loss))
@@ -57,6 +57,21 @@ def test_of_an_ended_run_the_newest_good_and_the_best_stay(home: Home) -> None:
     assert run.checkpoints() == [20, 40]
     assert run.latest_checkpoint() == (40, {"w": b"40"})
     assert names(home) == []
+
+
+def test_of_hidden_names_only_our_own_go(home: Home) -> None:
+    run = run_with_checkpoints(home, 0, {10: 1.0})
+    folder = run.path / "checkpoints"
+    (folder / ".DS_Store").write_text("a file manager's")
+    for name in (".cache", ".doomed", ".0001.mine"):
+        (folder / name).mkdir()
+    ours = [f".{kind}.{'0' * 31}{n}" for n, kind in enumerate(("0001", "doomed"))]
+    for name in ours:
+        (folder / name).mkdir()
+    assert names(home) == sorted(ours)
+    delete(garbage(home, home.run_ids()))
+    assert names(home) == []
+    assert {path.name for path in folder.glob(".*")} == {".DS_Store", ".cache", ".doomed", ".0001.mine"}
 
 
 def test_a_damaged_newest_is_not_the_last_good_one(home: Home) -> None:
@@ -118,9 +133,3 @@ def test_deleting_looks_again_whether_the_run_goes_on(home: Home) -> None:
     assert delete(found) == 0
     later.close()
     assert run.checkpoints() == [10, 20, 30]
-
-
-def test_files_of_others_are_not_garbage(home: Home) -> None:
-    run = run_with_checkpoints(home, 0, {10: 3.0})
-    (run.path / "checkpoints" / ".DS_Store").touch()
-    assert names(home) == []

@@ -1,6 +1,10 @@
+import contextlib
 import math
+import os
 import random
+import shutil
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +61,7 @@ def test_what_the_files_say_is_what_the_database_says(home: Home) -> None:
     assert (report.rows_new, report.runs, report.bad_files) == (4 + 2 + 4, 2, [])
     one, two = query.rows(home, "SELECT * FROM runs ORDER BY run_id")
     assert (one["state"], one["step"], one["train_loss"], one["val_loss"]) == ("DONE", 4, 0.25, 1.5)
-    assert (one["train_flops"], one["vocab"], one["steps"], one["tokens"]) == (1e20, 256, 100, 1000)
+    assert (one["train_flops"], one["vocab"], one["steps"], one["tokens"]) == (1e20, 256, 4, 1000)
     assert (two["state"], two["kind"], two["val_loss"], two["train_loss"]) == ("FAILED", "oom", 2.5, None)
     with query.open(home) as con:
         row = con.execute("SELECT train_loss, wall_s FROM runs WHERE run_id = ?", [run.run_id]).fetchone()
@@ -78,7 +82,10 @@ def test_what_the_files_say_is_what_the_database_says(home: Home) -> None:
 def test_plans_calls_and_snapshots(home: Home) -> None:
     folder = home.sweeps / "lr" / "p1"
     (folder / "calls").mkdir(parents=True)
+    runs: list[dict[str, Any]]
     runs = [{"run_id": run_id(n), "arm": f"arm{n}", "seed": n, "match_residual": 0.01 * n} for n in range(3)]
+    runs[1] |= {"params": 10}
+    runs[2] |= {"tunes": "arm1", "params": {"lr": 0.1}}
     write_json(folder / "plan.json", {"scale": "tiny", "question": "?", "smallest_effect": 0.1, "runs": runs})
     write_json(folder / "calls" / "b.json", {"called_at": "2026-01-01T00:00:00+00:00", "code_hash": "old"})
     write_json(folder / "calls" / "a.json", {"called_at": "2026-01-02T00:00:00+00:00", "code_hash": "new"})
@@ -90,6 +97,8 @@ def test_plans_calls_and_snapshots(home: Home) -> None:
     assert (plan["sweep"], plan["plan_id"], plan["code_hash"], plan["smallest_effect"]) == ("lr", "p1", "new", 0.1)
     arms = query.rows(home, "SELECT arm FROM plan_runs WHERE sweep = 'lr' ORDER BY ord")
     assert [row["arm"] for row in arms] == ["arm0", "arm1", "arm2"]
+    told = query.rows(home, "SELECT params->>'lr' AS lr, params FROM plan_runs ORDER BY ord")
+    assert [(row["lr"], row["params"] is None) for row in told] == [(None, True), (None, False), ("0.1", False)]
     (snapshot,) = query.rows(home, "SELECT code_hash, git_sha, dirty, git_diff FROM snapshots")
     assert tuple(snapshot.values()) == ("new", None, True, "+1")
 
@@ -186,6 +195,27 @@ def test_the_tail_of_a_running_attempt_is_neither_a_row_nor_a_fault(home: Home) 
     assert steps_of(home, 0) == [1, 2]
 
 
+def test_files_that_vanish_while_an_ingest_looks_are_no_fault(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    attempt = started(new_run(home))
+    attempt.train_row(train_row(1))
+    for name in (".heartbeat.tmp", "log.txt"):
+        (attempt.path / name).touch()
+    scandir = os.scandir
+
+    @contextlib.contextmanager
+    def behind_whose_back_files_go(folder: Any) -> Iterator[Iterator["os.DirEntry[str]"]]:
+        with scandir(folder) as entries:
+            found = list(entries)
+        for entry in found:
+            if entry.name in (".heartbeat.tmp", "log.txt"):
+                Path(entry.path).unlink(missing_ok=True)
+        yield iter(found)
+
+    monkeypatch.setattr(os, "scandir", behind_whose_back_files_go)
+    assert ingest(home).bad_files == []
+    assert steps_of(home, 0) == [1]
+
+
 DAMAGE = [b"", b'{"half": ', b"[]", b"\x00\xff", b"{}", b'{"config": 1, "account": 2}', b'{"resume_step": "x"}']
 
 
@@ -205,7 +235,7 @@ def test_one_damaged_file_is_named_and_harms_no_other_run(home: Home, name: str,
     assert steps_of(home, 0) == steps_of(home, 2) == [1, 2, 3, 4, 5]
     if path.name != "spec.json":
         assert steps_of(home, 1) == [1, 2, 3, 4, 5], "what is whole of a damaged run stays"
-    finished_file = {"spec.json": spec(1)}.get(name, {"reason": "done", "resume_step": 0})
+    finished_file = {"spec.json": spec(1, steps=5)}.get(name, {"reason": "done", "resume_step": 0, "step": 5})
     write_json(path, finished_file)
     assert ingest(home).bad_files == [], "repaired, it is forgotten"
 
@@ -271,6 +301,32 @@ def test_rows_of_files_that_shrank_or_vanished_are_forgotten(home: Home) -> None
     incremental = content_hash(home)
     ingest(home, rebuild=True)
     assert content_hash(home) == incremental
+
+
+@pytest.mark.parametrize("steps", [5, 9])
+def test_a_run_that_was_deleted_and_trained_again_is_not_its_predecessor(home: Home, steps: int) -> None:
+    finished(home, 0)
+    ingest(home)
+    shutil.rmtree(home.run(run_id(0)).path)
+    attempt = started(new_run(home, 0))
+    for step in range(1, steps + 1):
+        attempt.train_row(train_row(step, loss=100 / step))
+    attempt.eval_row(eval_row(0))  # to the byte as long as before, and this file even to the byte the same
+    attempt.eval_row(eval_row(5))
+    attempt.close()
+    assert ingest(home).rows_new == steps + 2
+    assert query.rows(home, "SELECT max(loss) AS loss, count(*) AS n FROM train") == [{"loss": 100.0, "n": steps}]
+    incremental = content_hash(home)
+    ingest(home, rebuild=True)
+    assert content_hash(home) == incremental
+
+
+def test_a_row_file_that_somebody_replaced_by_a_longer_one_is_read_anew(home: Home) -> None:
+    path = finished(home, 0).path / "attempts" / "0001" / "train.csv"
+    ingest(home)
+    path.write_bytes(path.read_bytes().replace(b",0.001,", b",0.0011,") + b"6,60,3600.0,0.6,9.0,0.001,0.5,100.0\n")
+    assert ingest(home).rows_new == 6
+    assert query.rows(home, "SELECT count(*) AS n FROM train WHERE lr = 0.0011") == [{"n": 5}]
 
 
 def damage_bytes(path: Path, offset: int) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from results.files import read_json
+from results.files import read_json, write_json
 from results.home import Home
 from results.process import claim_identity, process_alive
 from results.record import RunFolder
@@ -32,6 +32,8 @@ def test_done_json_alone_means_done(home: Home) -> None:
     assert (run_state(run).state, run_state(run).step) == (State.DONE, 7)
     must_claim(run)
     assert run_state(run).state is State.DONE, "DONE.json comes before any attempt"
+    (run.path / "spec.json").unlink()
+    assert run_state(run).state is State.DONE, "without a spec nobody knows better"
     other = new_run(home, 2)
     started(other, **GONE).finish("done", step=7)
     assert state_of(other) == (State.LOST, None), "killed between exit.json and DONE.json"
@@ -204,6 +206,16 @@ def test_a_damaged_file_is_named_and_claims_nothing(home: Home, name: str) -> No
     found = run_state(run)
     assert found.state is State.UNKNOWN
     assert name in found.detail
+    assert claim_if_allowed(run) is None
+
+
+@pytest.mark.parametrize("said", [{}, {"step": 6}, {"step": -1}, {"step": "7"}, {"step": 7.0}, {"step": True}])
+def test_done_before_the_last_step_is_not_done(home: Home, said: dict[str, Any]) -> None:
+    run = finished(home, 1, steps=7)
+    write_json(run.path / "DONE.json", said)
+    found = run_state(run)
+    assert found.state is State.UNKNOWN
+    assert "DONE.json" in found.detail
     assert claim_if_allowed(run) is None
 
 

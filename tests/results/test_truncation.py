@@ -92,9 +92,9 @@ def cuts(source: RunFolder, home: Home, first: int, below: str) -> Iterator[Cut]
 
 
 def write_home(home: Home, template: Home, finished: bool) -> list[Cut]:
-    source = new_run(template, int(finished))
+    source = new_run(template, int(finished), STEPS)
     write_run(source, finished)
-    write_run(new_run(home, 1), finished=True)
+    write_run(new_run(home, 1, STEPS), finished=True)
     return list(cuts(source, home, 2, "." if finished else "attempts/0002"))  # what else there is was cut before
 
 
