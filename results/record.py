@@ -45,8 +45,7 @@ class AttemptInfo:
         """
         if any(path.name == "start.json" for path, _ in self.bad):
             return self._step_before_rows()
-        step = self.start.get("resume_step") if self.start else None
-        return step if isinstance(step, int) else None
+        return self.start["resume_step"] if self.start else None
 
     def _step_before_rows(self) -> int | None:
         if self.number == 1:
@@ -316,6 +315,8 @@ def _attempt_info(path: Path, number: int) -> AttemptInfo:
         return None
 
     claim, start, exit_ = read("claim.json"), read("start.json"), read("exit.json")
+    if start is not None and not isinstance(start.get("resume_step"), int):
+        bad.append((path / "start.json", "does not say from which step"))
     return AttemptInfo(number, path, claim, start, exit_, _heartbeat(path / "heartbeat"), tuple(bad))
 
 
