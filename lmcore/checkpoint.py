@@ -60,7 +60,10 @@ def unpack(blobs: Blobs, model: nn.Module, optimizers: Optimizers) -> Progress:
         if state:
             # A fused optimiser keeps everything on the parameter's device, its step counters too.
             state_of(optimizers, parameter).update({k: like(v, parameter) for k, v in state.items()})
-    return Progress(**json.loads(blobs["progress.json"]))
+    try:
+        return Progress(**json.loads(blobs["progress.json"]))
+    except (ValueError, TypeError) as error:
+        raise CheckpointError(f"progress.json does not say how far it is: {error}") from None
 
 
 def pack_weights(model: nn.Module) -> bytes:

@@ -129,6 +129,15 @@ class RunFolder:
         won = claim_folder(self._attempt_path(number), "claim.json", content)
         return Attempt(self, number) if won else None
 
+    def code_hash(self, attempt: int) -> str | None:
+        """The code that an attempt ran (one read); None if it does not say."""
+        try:
+            claim = read_json(self._attempt_path(attempt) / "claim.json") or {}
+        except (BadFile, OSError):
+            return None
+        code_hash = claim.get("code_hash")
+        return code_hash if isinstance(code_hash, str) else None
+
     def checkpoints(self) -> list[int]:
         """Steps with a checkpoint, sorted."""
         return checkpoints.steps(self._checkpoints)

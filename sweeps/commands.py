@@ -145,6 +145,9 @@ def started_lines(launched: Launched) -> Iterator[str]:
     if launched.unknown:
         yield "if its worker is dead, `lab sweep ... --take-over` goes on with it"
     yield from (f"{bad}: avoided from now on" for bad in launched.avoided)
+    if launched.other_code:
+        listed = ", ".join(f"{n} by {code}" for code, n in launched.other_code.items())
+        yield f"earlier runs were made by other code ({listed}; now it is {launched.code_hash}); see `lab lint`"
     if launched.held:
         yield launched.held
     if not launched.squeue_answers:
@@ -244,7 +247,8 @@ def status(name: str, home: Home) -> dict[str, Any]:
     ]
     names = {key: found.content[key] for key in ("sweep", "plan_id", "scale")} | {"stage": found.content.get("stage")}
     notes = [*advances.notes(found, states, home), *_notes(queue)]
-    return names | {"runs": rows, "counts": show.counts(states), "notes": notes}
+    code = stored.code_of(home, states)
+    return names | {"runs": rows, "counts": show.counts(states), "code": code, "notes": notes}
 
 
 def _notes(queue: slurm.Queue) -> list[str]:
@@ -259,8 +263,14 @@ def status_table(answer: dict[str, Any]) -> RenderableType:
     """The same for a person."""
     counts = ", ".join(f"{n} {state}" for state, n in answer["counts"].items())
     scale = f"@{answer['scale']}" if answer["scale"] else ""
+    code = f"\ncode {_code_line(answer['code'])}" if answer["code"] else ""
     notes = "".join(f"\n{note}" for note in answer["notes"])
-    return show.status_table(f"{answer['sweep']}{scale} ({answer['plan_id']}): {counts}{notes}", answer["runs"])
+    return show.status_table(f"{answer['sweep']}{scale} ({answer['plan_id']}): {counts}{code}{notes}", answer["runs"])
+
+
+def _code_line(code: Mapping[str, int]) -> str:
+    """'1a2b3c4d5e6f', or which runs ran which of several."""
+    return next(iter(code)) if len(code) == 1 else ", ".join(f"{name} ({n} runs)" for name, n in code.items())
 
 
 def cancel(name: str, home: Home) -> list[str]:

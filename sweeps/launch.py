@@ -19,9 +19,10 @@ from results.process import user
 from results.state import RunState, State, claimable
 from sweeps import hosts, launch_local, slurm, snapshot
 from sweeps.hosts import BadHost
+from sweeps.load import sweep_file, whole_path
 from sweeps.plan import Plan
 from sweeps.spec import SweepError
-from sweeps.stored import calls, judge
+from sweeps.stored import calls, code_of, judge
 
 Cluster = Literal["local", "slurm"]
 LAUNCHER_WAIT_S = 120.0
@@ -60,7 +61,8 @@ class Launched:
     """What a call found and started. `busy`: workers that an earlier call started; `unknown`: runs nobody can judge.
 
     `refused`: why SLURM took fewer workers than asked; `held`: what to do about held jobs; `avoided`: bad hosts;
-    `granted`: runs that may be claimed beyond the rules, with the number of attempts they had.
+    `granted`: runs that may be claimed beyond the rules, with the number of attempts they had; `code_hash`: the code
+    that runs from now on, `other_code` what earlier runs of the plan ran instead, with their number.
     """
 
     cluster: Cluster
@@ -75,6 +77,8 @@ class Launched:
     held: str = ""
     avoided: Sequence[BadHost] = ()
     granted: Mapping[str, int] = field(default_factory=dict)
+    code_hash: str = ""
+    other_code: Mapping[str, int] = field(default_factory=dict)
 
 
 def cores() -> int:
@@ -115,6 +119,8 @@ def _launch(plan: Plan, home: Home, options: Options, code_hash: str) -> Launche
     # Local workers need nobody's word: whatever else may be waiting in a queue finds the runs claimed.
     found = Launched("slurm" if queue.live else options.cluster, len(missing), unknown, busy, answers)
     found = replace(found, held=queue.advice, avoided=list(avoided.values()), granted=granted)
+    other_code = {code: n for code, n in code_of(home, states).items() if code != code_hash}
+    found = replace(found, code_hash=code_hash, other_code=other_code)
     # All calls together never start more than this one asks for.
     workers = min(options.workers(plan), len(missing) + running) - busy
     if not missing or workers <= 0 or not answers:
@@ -178,8 +184,16 @@ def _devices(plan: Plan, options: Options) -> int:
 
 
 def own_command() -> list[str]:
-    """What the user typed to start this process."""
-    return ["lab", *sys.argv[1:]]
+    """What the user typed to start this process, as it works from any folder."""
+    return ["lab", *map(_from_anywhere, sys.argv[1:])]
+
+
+def _from_anywhere(word: str) -> str:
+    """A sweep file or a text of one's own (`data.path=FILE`) by its whole path, any other word as it is."""
+    if sweep_file(word):
+        return str(whole_path(Path(word)))
+    option, separator, path = word.rpartition("data.path=")
+    return option + separator + str(whole_path(Path(path))) if separator and Path(path).is_file() else word
 
 
 def _threads(plan: Plan) -> int:

@@ -57,9 +57,8 @@ def load_search(name_or_path: str) -> Found[Search]:
 def _load(name_or_path: str, kind: type[Question]) -> Found[Question]:
     if not name_or_path:
         raise SweepError(f"name a sweep, one of {', '.join(known())}, or the path of a sweep file")
-    path = Path(name_or_path)
-    if path.suffix == ".py" or "/" in name_or_path or path.is_dir():
-        file = path / "sweep.py" if path.is_dir() else path
+    if is_path(name_or_path):
+        file = _file(name_or_path)
         if not file.is_file():
             raise SweepError(f"no sweep file at {file}")
         name = file.parent.resolve().name if file.name == "sweep.py" else file.stem
@@ -70,6 +69,26 @@ def _load(name_or_path: str, kind: type[Question]) -> Found[Question]:
             f"known: {', '.join(known())}; or give the path of a sweep file"
         )
     return _build(name_or_path, importlib.util.find_spec(f"{EXPERIMENTS}.{name_or_path}.sweep"), kind)
+
+
+def is_path(name_or_path: str) -> bool:
+    """Whether a sweep of that name is meant as a file, or a folder with a sweep.py."""
+    return name_or_path.endswith(".py") or "/" in name_or_path or Path(name_or_path).is_dir()
+
+
+def sweep_file(name_or_path: str) -> bool:
+    """Whether this is the path of a sweep file that is there."""
+    return is_path(name_or_path) and _file(name_or_path).is_file()
+
+
+def _file(name_or_path: str) -> Path:
+    path = Path(name_or_path)
+    return path / "sweep.py" if path.is_dir() else path
+
+
+def whole_path(path: Path) -> Path:
+    """From the root and without `..`; a link keeps its name, after which a sweep is called."""
+    return path.resolve() if path.is_dir() else path.parent.resolve() / path.name
 
 
 def _build(name: str, spec: ModuleSpec | None, kind: type[Question]) -> Found[Question]:

@@ -23,11 +23,13 @@ from sweeps.attempt import attempt_run
 from sweeps.signals import StopFlag
 from sweeps.spec import SweepError
 
+UNFINISHED = "the recorded run is not done: there is nothing to compare the weights with"
+
 
 def rerun(folder: Path, into: Path) -> dict[str, Any]:
     """Train the run in `folder` anew in the home `into`; says whether weights and loss are the same."""
     original, home = RunFolder(folder.absolute()), Home(into)
-    spec, home_of_original = original.spec(), Home(original.path.parent.parent)
+    spec, before, home_of_original = original.spec(), original.done(), Home(original.path.parent.parent)
     run = home.run(original.run_id)
     if run.path.exists():
         raise SweepError(f"{run.path} exists; give a new folder")
@@ -35,14 +37,17 @@ def rerun(folder: Path, into: Path) -> dict[str, Any]:
     source = data.find(spec["data"]["fingerprint"], home_of_original.data)
     shutil.copytree(source, home.data / source.name, dirs_exist_ok=True)
     attempt_run(home, run, claim_identity(), StopFlag(), None, 0, spec)
-    return {"run_id": run.run_id, "home": str(home.path)} | _compared(original.done(), run.done())
+    return {"run_id": run.run_id, "home": str(home.path)} | _compared(before, run.done())
 
 
 def _compared(before: dict[str, Any] | None, after: dict[str, Any] | None) -> dict[str, Any]:
+    """`same_weights` is None where the recorded run has no end that could be compared with."""
     if after is None:
         return {"done": False, "same_weights": False}
-    losses = {"val_loss": after["val_loss"], "val_loss_before": (before or {}).get("val_loss")}
-    return {"done": True, "same_weights": after["weights_sha256"] == (before or {}).get("weights_sha256")} | losses
+    if before is None:
+        return {"done": True, "same_weights": None, "val_loss": after["val_loss"], "note": UNFINISHED}
+    losses = {"val_loss": after["val_loss"], "val_loss_before": before.get("val_loss")}
+    return {"done": True, "same_weights": after["weights_sha256"] == before.get("weights_sha256")} | losses
 
 
 def commands(home: Home, run: RunFolder) -> dict[str, Any]:
@@ -58,6 +63,8 @@ def commands(home: Home, run: RunFolder) -> dict[str, Any]:
         notes.append(f"packages here differ from {lock}: {', '.join(differs[:8])}")
     if not snapshot.is_dir():
         notes.append(f"its code is gone: {snapshot}")
+    if run.done() is None:
+        notes.append(UNFINISHED)
     words = [sys.executable, "-P", "-m", "sweeps.rerun", str(run.path), f"{home.path}-rerun-{run.run_id}"]
     line = f"PYTHONPATH={shlex.quote(str(snapshot))} {shlex.join(words)}"
     return {"run_id": run.run_id, "notes": notes, "lock": str(lock), "differs": differs, "commands": [line]}
@@ -75,7 +82,7 @@ def main() -> None:
     except (OSError, BadFile, DataError, SweepError) as error:
         sys.exit(f"error: {error}")
     print(json.dumps(answer), file=stdout, flush=True)
-    sys.exit(0 if answer["same_weights"] else 1)
+    sys.exit(1 if answer["same_weights"] is False else 0)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """Plans that were stored by earlier calls, found by name, and the states of their runs."""
 
 import time
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -83,6 +84,12 @@ def run_states(home: Home, run_ids: Iterable[str], queue: slurm.Queue) -> list[R
     """The state of every run, in order, with what the scheduler says."""
     hint, begun = queue.hint(), home.folders()
     return [run_state(home.run(run_id), hint) if run_id in begun else not_begun(run_id, hint) for run_id in run_ids]
+
+
+def code_of(home: Home, states: Iterable[RunState]) -> dict[str, int]:
+    """{code hash: number of runs whose newest attempt ran it}, the most common first."""
+    found = Counter(home.run(state.run_id).code_hash(state.attempts) for state in states if state.attempts)
+    return {code: n for code, n in found.most_common() if code}
 
 
 def judge(home: Home, plan: Path, run_ids: Sequence[str]) -> tuple[slurm.Queue, list[RunState]]:

@@ -18,12 +18,13 @@ Kill = Callable[[], bool]  # whether there was somebody to kill
 def storm(user: User, sweep: str, command: list[str], kills: int, others: Mapping[str, Kill] | None = None) -> str:
     """Keep a sweep and an ingester going while `kills` processes of them die, then let it end; returns the counts.
 
-    Victims are workers, their children, launchers, ingesters and whoever `others` names, drawn with a fixed seed.
+    Victims are workers, their children, launchers, ingesters and whoever `others` names, drawn with a fixed seed; each
+    kind is met at least once.
     """
-    dice, killed = random.Random(20), Counter[str]()
+    dice, killed, over = random.Random(20), Counter[str](), False
     launcher, reader = user.start(*command), _ingest(user)
     try:
-        end = time.monotonic() + 60 + 12 * kills
+        end = time.monotonic() + 60 + 20 * kills  # on a busy machine
         while killed.total() < kills and time.monotonic() < end:
             time.sleep(dice.uniform(0.05, 1.5))
             victims: dict[str, Kill] = {
@@ -33,18 +34,20 @@ def storm(user: User, sweep: str, command: list[str], kills: int, others: Mappin
                 "ingester": lambda: _end(reader),  # noqa: B023
                 **(others or {}),
             }
-            what = dice.choice(["worker", "child", *victims])
+            unmet = [kind for kind in victims if not killed[kind]]
+            what = dice.choice(unmet or ["worker", "child", *victims])
             killed[what] += victims[what]()
             if reader.poll() is not None:
                 reader = _ingest(user)
             if launcher.poll() is not None:
-                if set(user.states(sweep)) == {"DONE"}:
+                if over := set(user.states(sweep)) == {"DONE"}:
                     break
                 launcher = user.start(*command)
     finally:
         _end(launcher)
         _end(reader)
-    assert killed.total() >= min(kills, 10)
+    assert killed.total() == kills or (over and killed.total() >= min(kills, 10)), killed
+    assert all(killed[kind] for kind in victims), killed
     _let_it_end(user, command)
     return f"{killed.total()} kills: {dict(killed)}, {sum(user.attempts().values())} attempts"
 

@@ -44,6 +44,20 @@ def test_the_command_that_reproduces_a_run_does(user: User, sweep_file: Path) ->
         assert any(change.startswith("torch (absent)") for change in differs)
 
 
+def test_a_run_without_an_end_is_said_to_leave_nothing_to_compare_with(user: User, sweep_file: Path) -> None:
+    user.lab("sweep", str(sweep_file), "--seeds", "1", "--yes", "-j", "1")
+    run_id = user.json("status", "width")["runs"][0]["run_id"]
+    assert not any("not done" in note for note in user.json("show", run_id, "--reproduce")["notes"])
+    (user.home / "runs" / run_id / "DONE.json").unlink()
+    told = user.json("show", run_id, "--reproduce")
+    assert any("not done" in note for note in told["notes"])
+    done = subprocess.run(told["commands"][0], shell=True, capture_output=True, text=True, cwd=user.home.parent)
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout)
+    assert (answer["done"], answer["same_weights"]) == (True, None)
+    assert "nothing to compare" in answer["note"]
+
+
 def test_secrets_of_the_environment_reach_no_file(tmp_path: Path, sweep_file: Path) -> None:
     secret = "sk-0123456789abcdef-very-secret"
     user = User(tmp_path / "home", {"MY_API_KEY": secret, "WANDB_API_KEY": secret})

@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 import pickle
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -45,6 +46,15 @@ class Payload:
 
     def __reduce__(self) -> tuple[object, tuple[str]]:
         return os.mkdir, (str(self.target),)
+
+
+def vouch_for_a_pickle(checkpoint: Path, blob: str, target: Path) -> None:
+    """A pickle in place of a file, and a manifest that says so: whoever can write the one can write the other."""
+    bad, manifest = pickle.dumps(Payload(target)), checkpoint / "manifest.json"
+    listed = json.loads(manifest.read_text())
+    listed["files"][blob] = {"bytes": len(bad), "sha256": hashlib.sha256(bad).hexdigest()}
+    (checkpoint / blob).write_bytes(bad)
+    manifest.write_text(json.dumps(listed))
 
 
 @pytest.fixture(scope="module")
@@ -101,18 +111,13 @@ def test_an_arm_that_cannot_be_shown_is_refused(tmp_path: Path, arm: str) -> Non
 
 @pytest.mark.parametrize("blob", ["model.safetensors", "optimizer.safetensors", "progress.json"])
 def test_a_pickle_in_a_run_folder_is_refused_not_loaded(user: User, tmp_path: Path, blob: str) -> None:
-    """With a manifest that vouches for it: whoever can write the one file can write the other."""
     run_id = user.json("status", "names")["runs"][0]["run_id"]
     folder = user.home / "runs" / run_id
     newest = max((folder / "checkpoints").iterdir())
     manifest, before = newest / "manifest.json", (newest / blob).read_bytes()
     whole = manifest.read_text()
-    bad = pickle.dumps(Payload(tmp_path / "executed"))
-    listed = json.loads(whole)
-    listed["files"][blob] = {"bytes": len(bad), "sha256": hashlib.sha256(bad).hexdigest()}
     try:
-        (newest / blob).write_bytes(bad)
-        manifest.write_text(json.dumps(listed))
+        vouch_for_a_pickle(newest, blob, tmp_path / "executed")
         said = user.lab("generate", run_id, "--prompt", "1 times", code=None)
         for command in (("ingest",), ("report", "names"), ("show", run_id), ("gc", "--dry-run")):
             user.lab(*command, code=None)
@@ -124,6 +129,61 @@ def test_a_pickle_in_a_run_folder_is_refused_not_loaded(user: User, tmp_path: Pa
         assert said.returncode == 1
         assert "error:" in said.stderr
         assert "Traceback" not in said.stderr
+
+
+@pytest.mark.slow
+def test_a_run_does_not_go_on_from_a_pickle(user: User, tmp_path: Path) -> None:
+    """It fails by name, whichever file it is; without that checkpoint it goes on from the one before."""
+    other = User(Path(shutil.copytree(user.home, tmp_path / "home")))
+    before = other.weights()
+    blobs = ["model.safetensors", "optimizer.safetensors", "progress.json"]
+    run_ids = [run["run_id"] for run in other.json("status", "names")["runs"]][: len(blobs)]
+    newest = [max((other.home / "runs" / run_id / "checkpoints").iterdir()) for run_id in run_ids]
+    for folder, blob in zip(newest, blobs, strict=True):
+        vouch_for_a_pickle(folder, blob, tmp_path / "executed")
+        (folder.parents[1] / "DONE.json").unlink()
+        (folder.parents[1] / "attempts/0001/exit.json").unlink()
+    command = ["sweep", str(user.home.parent / "names.py"), "--yes", "-j", "1"]
+    other.lab(*command, code=1)
+    assert other.states("names") == ["FAILED"] * 3 + ["DONE"] * (len(NAMES) - 3)
+    errors = {run["run_id"]: run["detail"] for run in other.json("status", "names")["runs"]}
+    for run_id, folder in zip(run_ids, newest, strict=True):
+        assert f"{folder}: " in errors[run_id] and "delete it to go on" in errors[run_id]
+        shutil.rmtree(folder)
+    other.lab(*command, "--retry-failed")
+    assert other.weights() == before
+    assert not (tmp_path / "executed").exists()
+
+
+CRASH = """
+import os
+import sweeps.budget
+
+def crash(*_):
+    key = os.environ["MY_API_KEY"] + "-and-more"
+    raise RuntimeError("a fault of ours")
+
+sweeps.budget.show_plan = crash
+"""
+RAISES = """
+import os
+
+def sweep():
+    key = os.environ["MY_API_KEY"] + "-and-more"
+    raise RuntimeError("a fault of yours")
+"""
+
+
+@pytest.mark.parametrize("fault", ["a fault of ours", "a fault of yours"])
+def test_a_crash_prints_no_variables_and_no_environment(tmp_path: Path, fault: str) -> None:
+    path, text, secret = tmp_path / "crashing.py", tmp_path / "text.txt", "sk-0123456789-very-secret"
+    text.write_text("a text to train on; " * 500)
+    ours = SWEEP % {"text": str(text), "names": ["a", "b"]} + CRASH
+    path.write_text(ours if fault == "a fault of ours" else RAISES)
+    user = User(tmp_path / "home", {"MY_API_KEY": secret})
+    said = user.lab("sweep", str(path), "--dry-run", code=1)
+    assert fault in said.stderr
+    assert secret not in said.stdout + said.stderr
 
 
 def test_the_source_unpickles_nothing() -> None:

@@ -1,7 +1,9 @@
 """Faults on one machine: failures told as such, broken environments, full memory, many launchers, packed devices."""
 
+import contextlib
 import json
 import os
+import random
 import shutil
 import signal
 import subprocess
@@ -13,6 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from results import checkpoints
+from results.record import RunFolder
 from tests.faults.conftest import MakeSweep
 from tests.user import CLASHES, User, wait_until
 
@@ -63,6 +67,60 @@ def test_a_failure_is_never_told_as_success(user: User, make_sweep: MakeSweep, t
     assert set(user.attempts().values()) == {1}
     group = user.json("failures", "tiny")["groups"][0]
     assert (group["kind"], len(group["runs"])) == (kind, 1)
+
+
+def test_an_end_at_half_of_the_steps_is_never_told_as_success(
+    user: User, make_sweep: MakeSweep, tmp_path: Path
+) -> None:
+    at_half = (
+        "def end():\n    if config.seed == 0:\n        raise RuntimeError('half is enough')\n"
+        "    if config.seed == 1:\n        os._exit(3)\n"
+        "    if config.seed == 2:\n        raise SystemExit(0)\n"
+        "true = RecordSink.stop_reason\n"
+        "RecordSink.stop_reason = lambda sink, step: (end() if step == 20 else None) or true(sink, step)"
+    )
+    with_code(tmp_path, user, at_half)
+    user.lab("sweep", str(make_sweep(seeds=4, steps=40)), "--yes", "-j", "1", code=1)
+    runs = user.json("status", "tiny")["runs"]
+    assert [(run["state"], run["kind"]) for run in runs] == [("FAILED", "code")] * 3 + [("DONE", None)]
+    rows = user.json("sql", "SELECT run_id, max(step) AS last FROM train GROUP BY ALL")
+    last = {row["run_id"]: row["last"] for row in rows}
+    assert [last[run["run_id"]] for run in runs] == [20, 20, 20, 40]
+    assert [path.parent.name for path in user.home.glob("runs/*/DONE.json")] == [runs[3]["run_id"]]
+    assert set(user.attempts().values()) == {1}
+
+
+def test_nothing_in_a_task_calls_a_package_manager(user: User, make_sweep: MakeSweep, tmp_path: Path) -> None:
+    fakes, called = tmp_path / "fakes", tmp_path / "called"
+    fakes.mkdir()
+    for name in ("pip", "pip3", "uv", "conda", "mamba", "poetry", "pixi"):
+        (fakes / name).write_text(f'#!/bin/sh\necho "$0 $@" >> {called}\n')
+        (fakes / name).chmod(0o755)
+    user.environment["PATH"] = f"{fakes}:{user.environment['PATH']}"
+    subprocess.run(["uv", "sync"], env=user.environment, check=True)
+    assert called.read_text() == f"{fakes}/uv sync\n", "a call is on record"
+    called.unlink()
+    with_code(tmp_path, user, "import shutil\nopen(home.path / 'found', 'a').write(str(shutil.which('pip')))")
+    user.lab("sweep", str(make_sweep()), "--yes", "-j", "1")
+    assert (user.home / "found").read_text() == str(fakes / "pip"), "the task would find it"
+    assert not called.exists()
+
+
+def test_code_that_changed_between_two_calls_is_told(user: User, make_sweep: MakeSweep, tmp_path: Path) -> None:
+    with_code(tmp_path, user, "pass")
+    first = user.lab("sweep", str(make_sweep(seeds=2)), "--yes", "-j", "1")
+    assert "other code" not in first.stderr
+    (old,) = (path.name for path in (user.home / "snapshots").iterdir())
+    assert user.json("status", "tiny")["code"] == {old: 2}
+    assert f"code {old}" in user.lab("status", "tiny").stdout
+    with (tmp_path / "source" / "lmcore" / "update.py").open("a") as file:
+        file.write("\n# edited\n")
+    again = user.lab("sweep", str(make_sweep(seeds=3)), "--yes", "-j", "1")
+    (new,) = {path.name for path in (user.home / "snapshots").iterdir()} - {old}
+    assert f"other code (2 by {old}; now it is {new})" in again.stderr
+    assert user.json("status", "tiny")["code"] == {old: 2, new: 1}
+    assert f"code {old} (2 runs), {new} (1 runs)" in user.lab("status", "tiny").stdout
+    assert "versions of the code" in user.lab("lint", "tiny", code=None).stdout
 
 
 def test_ten_runs_three_fail_and_exactly_those_are_tried_again(
@@ -200,23 +258,47 @@ def test_a_file_system_without_links_and_locks(user: User, make_sweep: MakeSweep
         assert "Traceback" not in done.stderr
 
 
-def test_a_thousand_signals_leave_a_loadable_checkpoint(user: User, make_sweep: MakeSweep) -> None:
-    """USR2 and TERM by the hundred to worker and child, also while they save: one save, an end within 10 s."""
-    user.lab("sweep", str(make_sweep(steps=2_000_000, save_every=50)), "--yes", "-j", "1", "--no-wait")
-    wait_until(user.checkpoints, "a checkpoint", 180)
-    began = time.monotonic()
+def volley(pids: list[int], dice: random.Random) -> int:
+    """Signals to them, about a hundred each if they live so long; how many met a process."""
     sent = 0
-    while (pids := user.worker_pids()) and time.monotonic() - began < 10:
-        for pid in pids:
-            try:
-                os.kill(pid, (signal.SIGUSR2, signal.SIGTERM)[sent % 2])
-                sent += 1
-            except ProcessLookupError:
-                continue
-    assert not user.worker_pids(), "it hangs"
-    run = user.json("status", "tiny")["runs"][0]
-    assert run["state"] == "PREEMPTED"
-    assert user.json("show", run["run_id"])["checkpoints"][-1] == run["step"]
+    for _ in range(100 * len(pids)):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(dice.choice(pids), dice.choice([signal.SIGUSR2, signal.SIGTERM]))
+            sent += 1
+    return sent
+
+
+def test_a_thousand_signals_leave_a_loadable_checkpoint(user: User, make_sweep: MakeSweep) -> None:
+    """USR2 and TERM by the hundred to worker and child, every other time while a checkpoint is being written.
+
+    Each time one save, an end within 10 s, and every checkpoint can be loaded.
+    """
+    dice, sent, during_saves = random.Random(28), list[int](), 0
+    command = ["sweep", str(make_sweep(steps=2_000_000, save_every=50)), "--yes", "-j", "1", "--no-wait"]
+    for attempt in range(1, 5):
+        before = user.newest_step()
+        user.lab(*command)
+        wait_until(lambda: user.newest_step() > before, "a new checkpoint", 180)  # noqa: B023
+        run = RunFolder(next((user.home / "runs").iterdir()))
+        pids, saving = user.worker_pids(), run.path / "checkpoints"
+        if attempt % 2:
+            wait_until(lambda: list(saving.glob(f".{attempt:04d}.*")), "a save", 60, every=0)  # noqa: B023
+        else:
+            time.sleep(dice.uniform(0, 0.2))
+        began, sent_now = time.monotonic(), 0
+        during_saves += bool(list(saving.glob(f".{attempt:04d}.*")))
+        while user.worker_pids() and time.monotonic() - began < 10:
+            sent_now += volley(pids, dice)
+        assert not user.worker_pids(), "it hangs"
+        sent.append(sent_now)
+        found = json.loads((run.path / f"attempts/{attempt:04d}/exit.json").read_text())
+        assert found["reason"] in ("preempted", "time_limit") and found["step"] == run.checkpoints()[-1]
+        assert all(checkpoints.verifies(run.path / "checkpoints", step) for step in run.checkpoints())
+        loaded = run.latest_checkpoint()
+        assert loaded is not None and loaded[0] == found["step"] > before
+    assert during_saves, "at least one volley hit a save"
+    assert min(sent) >= 100 and sum(sent) >= 1000, sent
+    assert user.states("tiny") == ["PREEMPTED"]
     assert user.json("sql", CLASHES) == []
 
 

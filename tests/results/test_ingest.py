@@ -10,10 +10,11 @@ from typing import Any
 
 import duckdb
 import pytest
+from typer.testing import CliRunner
 
 import results
+from results import cli, query
 from results import ingest as ingest_module
-from results import query
 from results.files import write_json
 from results.home import Home
 from results.ingest import content_hash, ingest
@@ -249,6 +250,48 @@ def test_json_of_another_shape_is_named_too(home: Home, damage: bytes) -> None:
     (home.sweeps / "s" / "p" / "plan.json").write_bytes(damage)
     assert [path for path, _ in ingest(home).bad_files] == ["runs/000000000001/spec.json", "sweeps/s/p/plan.json"]
     assert query.rows(home, "SELECT run_id FROM runs") == [{"run_id": run_id(0)}]
+
+
+@pytest.mark.parametrize("damage", [DAMAGE[4], DAMAGE[6]])
+def test_a_start_of_another_shape_is_named_and_costs_no_rows(home: Home, damage: bytes) -> None:
+    run = new_run(home, 0)
+    for resume_step in (0, 2):
+        attempt = started(run, resume_step=resume_step)
+        for step in range(resume_step + 1, resume_step + 4):
+            attempt.train_row(train_row(step))
+        attempt.close()
+    (attempt.path / "start.json").write_bytes(damage)
+    assert ingest(home).bad_files == [(f"runs/{run.run_id}/attempts/0002/start.json", "does not say from which step")]
+    found = query.rows(home, "SELECT attempt, step FROM train ORDER BY step")
+    assert [(row["attempt"], row["step"]) for row in found] == [(1, 1), (1, 2), (2, 3), (2, 4), (2, 5)]
+
+
+HALF_A_PARQUET = b"PAR1\x15\x04\x15\x20"
+
+
+@pytest.mark.parametrize("content", [b"", b'{"rows": [{"batch": 1', HALF_A_PARQUET])
+def test_torn_files_in_a_run_folder_are_named_if_they_are_ours_and_else_left_alone(home: Home, content: bytes) -> None:
+    """Whatever somebody or something drops there; `lab ingest` ends well unless it is asked to be strict."""
+    for number in range(4):
+        finished(home, number)
+    folder = home.run(run_id(1)).path
+    for place in ("", "attempts/0001/", "checkpoints/"):
+        (folder / place).mkdir(exist_ok=True)
+        for name in ("part-0.parquet", "train.parquet", "notes.json", "0001.json"):
+            (folder / place / name).write_bytes(content)
+    strictly = ["ingest", "--home", str(home.path), "--strict"]
+    told = CliRunner().invoke(cli.app, strictly)
+    assert (told.exit_code, told.stderr) == (0, ""), "files of others are no fault of ours"
+    (folder / "decode.json").write_bytes(content)
+    told = CliRunner().invoke(cli.app, strictly[:-1])
+    assert told.exit_code == 0
+    assert f"runs/{run_id(1)}/decode.json" in told.stderr and "parquet" not in told.stderr
+    assert CliRunner().invoke(cli.app, strictly).exit_code == 1
+    states = query.rows(home, "SELECT state, count(*) AS n FROM runs GROUP BY ALL")
+    assert states == [{"state": "DONE", "n": 4}]
+    assert all(steps_of(home, number) == [1, 2, 3, 4, 5] for number in range(4))
+    (folder / "decode.json").unlink()
+    assert CliRunner().invoke(cli.app, strictly).exit_code == 0, "gone, it is forgotten"
 
 
 BAD_LINES = [

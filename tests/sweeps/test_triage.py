@@ -11,8 +11,9 @@ from results.home import Home
 from results.record import RunFolder
 from results.state import State, run_state
 from sweeps.hosts import BadHost, Watch, bad_hosts, host_of
+from sweeps.launch import own_command
 from sweeps.slurm import Ending
-from sweeps.stored import StoredPlan
+from sweeps.stored import StoredPlan, code_of
 from sweeps.triage import _groups, newest_command, shape
 from tests.results.helpers import new_run, started
 
@@ -47,6 +48,45 @@ def test_the_command_that_goes_on_names_the_home_where_it_is_now(home: Home, giv
     (plan.folder / "calls").mkdir(parents=True)
     write_json(plan.folder / "calls" / "1.json", {"command": ["lab", "sweep", "s.py", *given, "--retry-failed"]})
     assert newest_command(plan) == " ".join(["lab", "sweep", "s.py", *given]).replace("old place", str(home.path))
+
+
+def test_the_command_that_goes_on_works_from_any_folder(
+    home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("wide.py", "text.txt", "mine/sweep.py", "here/laptop/notes"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("")
+    (tmp_path / "linked.py").symlink_to("wide.py")
+    monkeypatch.chdir(tmp_path / "here")
+    options = [
+        "--scale",
+        "laptop",
+        "--set",
+        "data.path=../text.txt",
+        "--set",
+        "train.steps=3",
+        "--slurm",
+        "setup=a/b.py",
+    ]
+    for given, wanted in {
+        "../wide.py": "wide.py", "../linked.py": "linked.py", "../mine": "mine", "../mine/sweep.py": "mine/sweep.py",
+    }.items():  # fmt: skip
+        monkeypatch.setattr("sys.argv", ["lab", "sweep", given, *options])
+        words = ["lab", "sweep", str(tmp_path / wanted), *options]
+        assert own_command() == [w.replace("../text.txt", str(tmp_path / "text.txt")) for w in words]
+    monkeypatch.setattr("sys.argv", ["lab", "sweep", "ffn_ablation", "gone.py"])
+    assert own_command() == ["lab", "sweep", "ffn_ablation", "gone.py"]
+
+
+def test_the_code_of_runs_is_that_of_their_newest_attempts(home: Home) -> None:
+    for number, code in enumerate(["new", "old", "new"]):
+        started(new_run(home, number), code_hash=code)
+    started(home.run(home.run_ids()[0]), resume_step=0, code_hash="newer")
+    (started(new_run(home, 3)).path / "claim.json").write_text('{"half": ')
+    new_run(home, 4)
+    states = [run_state(home.run(run_id)) for run_id in home.run_ids()]
+    assert code_of(home, states) == {"newer": 1, "old": 1, "new": 1}
+    assert code_of(home, states[1:] + states[2:3]) == {"new": 2, "old": 1}
 
 
 def test_a_worker_that_had_no_room_for_words_is_told_by_its_log(home: Home) -> None:
