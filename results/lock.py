@@ -13,6 +13,7 @@ from results.process import claim_identity, process_alive
 _RELEASED, _OWNER = "released", "owner.json"
 _POLL_S = 0.05
 _ASK_EVERY_S = 5.0
+_let_go: set[str] = set()  # claims of this process, which may not have been able to release them on the disk
 
 
 class Busy(RuntimeError):
@@ -50,9 +51,10 @@ def exclusive(
 
 
 def _release(held: Path) -> None:
+    _let_go.add(_owner(held).get("owner", ""))
     try:
         (held / _RELEASED).touch()
-    except OSError:  # a full disk: a rename needs no space. If it fails, too, our death will let go.
+    except OSError:  # a full disk: a rename needs no space. If it fails, too, our death will tell the others.
         with contextlib.suppress(OSError):
             (held / _OWNER).rename(held / _RELEASED)
 
@@ -83,7 +85,10 @@ def _try_to_hold(folder: Path, about: Mapping[str, Any]) -> Path | None:
 
 
 def _is_free(holder: Path) -> bool:
-    return (holder / _RELEASED).exists() or process_alive(_owner(holder)) is False
+    if (holder / _RELEASED).exists():
+        return True
+    owner = _owner(holder)
+    return owner.get("owner") in _let_go or process_alive(owner) is False
 
 
 def _owner(holder: Path) -> dict[str, Any]:

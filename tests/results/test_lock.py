@@ -1,5 +1,7 @@
 """A lock whose holder died on another host, where its process id says nothing."""
 
+import contextlib
+import errno
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -33,3 +35,20 @@ def test_a_holder_whose_job_is_over_is_succeeded_and_one_that_may_live_is_not(tm
     held_elsewhere(tmp_path / "three", "lab-dead")
     with pytest.raises(Busy), exclusive(tmp_path / "three", 0.2, "test"):
         pass
+
+
+def test_a_lock_that_a_full_disk_kept_shut_is_open_to_who_held_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    lock = contextlib.ExitStack()
+    held = lock.enter_context(exclusive(tmp_path, 1, "test"))
+    with monkeypatch.context() as disk:
+        disk.setattr(Path, "touch", full)
+        disk.setattr(Path, "rename", full)
+        lock.close()
+    assert [path.name for path in held.iterdir()] == ["owner.json"]
+    with exclusive(tmp_path, 0.2, "test") as again:
+        assert again.name == "0002"
