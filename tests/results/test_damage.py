@@ -102,7 +102,7 @@ DAMAGE: list[tuple[str, Damage]] = [
 ]
 
 
-@pytest.mark.parametrize(("name", "damage"), DAMAGE, ids=str)
+@pytest.mark.parametrize(("name", "damage"), DAMAGE)
 def test_a_damaged_file_is_named_and_the_other_runs_are_as_ever(home: Home, name: str, damage: Damage) -> None:
     for number in range(3):
         finished(home, number)
@@ -118,7 +118,7 @@ def test_a_damaged_file_is_named_and_the_other_runs_are_as_ever(home: Home, name
 
 
 @pytest.mark.parametrize("name", ["DONE.json", "attempts/0001/claim.json", "attempts/0001/exit.json", "attempts"])
-@pytest.mark.parametrize("damage", [is_folder, is_pipe, is_file], ids=str)
+@pytest.mark.parametrize("damage", [is_folder, is_pipe, is_file])
 def test_what_decides_and_is_damaged_makes_the_run_unknown(home: Home, name: str, damage: Damage) -> None:
     run = new_run(home)
     started(run)
