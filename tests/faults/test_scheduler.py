@@ -67,6 +67,25 @@ def test_a_slow_squeue_delays_and_decides_nothing(user: User, cluster: Cluster, 
     assert [run["state"] for run in runs_of(user)] == ["RUNNING"]
 
 
+def test_a_squeue_that_answers_too_late_decides_nothing(
+    user: User, cluster: Cluster, make_sweep: MakeSweep, tmp_path: Path
+) -> None:
+    source = copy_of_source(tmp_path, "lmcore/data.py", "pass")
+    user.environment |= {"PYTHONPATH": str(source), "PYTHONSAFEPATH": "1"}
+    command = running(user, cluster, make_sweep(**LONG))
+    asking = source / "sweeps" / "slurm.py"
+    assert "\nTIMEOUT_S = 30\n" in asking.read_text()
+    asking.write_text(asking.read_text().replace("\nTIMEOUT_S = 30\n", "\nTIMEOUT_S = 1\n"))
+    submitted = len(cluster.calls("sbatch"))
+    cluster.lie("squeue", mode="slow", seconds=30)
+    told = user.json("status", "tiny")
+    assert [run["state"] for run in told["runs"]] in (["RUNNING"], ["UNKNOWN"])
+    assert any("squeue does not answer" in note for note in told["notes"])
+    assert "nothing was started" in user.lab(*command, code=None).stderr
+    assert len(cluster.calls("sbatch")) == submitted
+    assert set(user.attempts().values()) == {1}
+
+
 def test_lost_needs_the_scheduler_twice_and_a_heart_that_stands_still(
     user: User, cluster: Cluster, make_sweep: MakeSweep
 ) -> None:
@@ -221,14 +240,16 @@ def test_a_node_that_dies_twice_resumes_each_time_from_the_newest_checkpoint(
 
 
 def test_six_preemptions_with_progress_are_fine(user: User, cluster: Cluster, make_sweep: MakeSweep) -> None:
-    running(user, cluster, make_sweep(**LONG))
+    running(user, cluster, make_sweep(steps=15_000, save_every=300))
     for attempt in range(2, 8):
         before = user.newest_step()
         wait_until(lambda: user.newest_step() > before, "progress", 60)  # noqa: B023
         cluster.order(preempt=["1"], grace=5)
         found = f"runs/*/attempts/{attempt:04d}/start.json"
         wait_until(lambda: list(user.home.glob(found)), "the next attempt", 60)  # noqa: B023
-    assert runs_of(user)[0]["state"] in ("RUNNING", "PREEMPTED")
+    wait_until(lambda: user.states("tiny") == ["DONE"], "the run to complete", 300, every=0.5)
+    assert set(user.attempts().values()) == {7}
+    assert user.json("sql", CLASHES) == []
 
 
 def test_three_deaths_without_progress_are_a_failure_with_a_name(
