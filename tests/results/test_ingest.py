@@ -261,7 +261,9 @@ def test_a_start_of_another_shape_is_named_and_costs_no_rows(home: Home, damage:
             attempt.train_row(train_row(step))
         attempt.close()
     (attempt.path / "start.json").write_bytes(damage)
-    assert ingest(home).bad_files == [(f"runs/{run.run_id}/attempts/0002/start.json", "does not say from which step")]
+    ((path, reason),) = ingest(home).bad_files
+    assert path == f"runs/{run.run_id}/attempts/0002/start.json"
+    assert "resume_step" in reason
     found = query.rows(home, "SELECT attempt, step FROM train ORDER BY step")
     assert [(row["attempt"], row["step"]) for row in found] == [(1, 1), (1, 2), (2, 3), (2, 4), (2, 5)]
 
