@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from results.home import Home
 
-READER_WAITS_S = 5.0  # for another ingest, before it answers from what there is
+READER_WAITS_S = 15.0  # for another ingest, before it answers from what there is
 
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else on stdout.")]
 HomeOption = Annotated[

@@ -167,7 +167,7 @@ def read_bytes(path: Path, limit: int = LARGEST_JSON) -> bytes | None:
             size = os.fstat(file.fileno()).st_size
             if size > limit:
                 raise BadFile(path, f"{size} bytes are more than a file of its kind has")
-            return file.read(limit)
+            return file.read()  # not read(limit), which takes so much memory first
     except FileNotFoundError:
         return None
     except OSError as error:

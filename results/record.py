@@ -4,7 +4,6 @@ import logging
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -28,7 +27,7 @@ log = logging.getLogger(__name__)
 
 BEAT_EVERY_S = 2.0  # of a live attempt, whatever it is doing
 NEWEST_KEPT = 2  # the newest, and the one before for when the newest is damaged
-_DONE = {"step": range(2**63)}
+_DONE = {"step": range(2**63), "steps?": int, "code_hash?": str | None}
 _STEPS = {"account": {"steps": int}}
 _START = {"resume_step": range(2**63), "env?": dict}
 CHECKPOINTS_KEPT = NEWEST_KEPT + 1  # and the best
@@ -127,16 +126,7 @@ class RunFolder:
             return None
         content = {"job": None, "code_hash": None, **claim_identity(), **owner, "attempt": number, "claimed_at": now()}
         won = claim_folder(self._attempt_path(number), "claim.json", content)
-        return Attempt(self, number) if won else None
-
-    def code_hash(self, attempt: int) -> str | None:
-        """The code that an attempt ran (one read); None if it does not say."""
-        try:
-            claim = read_json(self._attempt_path(attempt) / "claim.json") or {}
-        except (BadFile, OSError):
-            return None
-        code_hash = claim.get("code_hash")
-        return code_hash if isinstance(code_hash, str) else None
+        return Attempt(self, number, content["code_hash"]) if won else None
 
     def checkpoints(self) -> list[int]:
         """Steps with a checkpoint, sorted."""
@@ -183,16 +173,20 @@ class RunFolder:
         """The content of DONE.json, or None; BadFile if it is torn or does not say that every step was made."""
         path = self.path / "DONE.json"
         done = read_json(path, _DONE)
-        if done is not None and done["step"] < (steps := self._steps()):
+        if done is None:
+            return None
+        steps = done["steps"] if "steps" in done else self.steps()  # most runs of a large sweep cost one file
+        if done["step"] < steps:
             raise BadFile(path, f"step {done['step']} is not the end of a run of {steps} steps")
         return done
 
-    def _steps(self) -> int:
+    def steps(self) -> int:
         """How many steps the run has; 0 where its spec cannot say."""
         try:
-            return _steps_in(self.path / "spec.json")
-        except (BadFile, KeyError):
+            spec = read_json(self.path / "spec.json", _STEPS)
+        except BadFile:
             return 0
+        return 0 if spec is None else int(spec["account"]["steps"])
 
     def record_decode(self, device: str, rows: Sequence[Mapping[str, float | int]]) -> None:
         """What generating with this run's model costs; the newest measurement replaces the one before."""
@@ -246,9 +240,8 @@ class RunFolder:
 class Attempt:
     """The one writer of one attempt folder."""
 
-    def __init__(self, run: RunFolder, number: int) -> None:
-        self.run = run
-        self.number = number
+    def __init__(self, run: RunFolder, number: int, code_hash: str | None) -> None:
+        self.run, self.number, self.code_hash = run, number, code_hash
         self.path = run._attempt_path(number)
         self._next = run._attempt_path(number + 1)
         self._logs = {kind: RowLog(self.path / f"{kind}.csv", kind) for kind in COLUMNS}
@@ -323,11 +316,16 @@ class Attempt:
         write_json(path, {**blank, **details, "reason": reason, "ended_at": now()})
 
     def done(self, summary: Mapping[str, Any]) -> None:
-        """Declare the run done: rows durable, exit.json, and DONE.json last. Raises Superseded."""
+        """Declare the run done: rows durable, exit.json, and DONE.json last. Raises Superseded, and ValueError for a
+        `summary` whose step is not the run's last."""
+        steps = self.run.steps()
+        if summary["step"] < steps:
+            raise ValueError(f"step {summary['step']} of {steps} is not the end of run {self.run.run_id}")
         self._refuse_superseded()
-        self.finish("done", step=summary.get("step"))
+        self.finish("done", step=summary["step"])
         self._refuse_superseded()
-        write_json(self.run.path / "DONE.json", {**summary, "attempt": self.number, "finished_at": now()})
+        told = {"steps": steps, "attempt": self.number, "code_hash": self.code_hash, "finished_at": now()}
+        write_json(self.run.path / "DONE.json", {**summary, **told})
 
     def close(self) -> None:
         """Close the row files."""
@@ -337,12 +335,6 @@ class Attempt:
     def _refuse_superseded(self) -> None:
         if self.superseded():
             raise Superseded(f"attempt {self.number} of run {self.run.run_id} was superseded by {self._next.name}")
-
-
-@lru_cache(maxsize=20_000)
-def _steps_in(spec: Path) -> int:
-    """They are part of what a run is named after, so that they need to be read once only."""
-    return int((read_json(spec, _STEPS) or {})["account"]["steps"])
 
 
 def _attempt_info(path: Path, number: int) -> AttemptInfo:

@@ -65,7 +65,7 @@ class Hint:
 
 @dataclass(frozen=True)
 class RunState:
-    """One run now: `kind` of failure, last known `step`, number of the newest attempt, and why."""
+    """One run now: `kind` of failure, last known `step`, number of the newest attempt, why, and the `code` it ran."""
 
     run_id: str
     state: State
@@ -73,6 +73,7 @@ class RunState:
     step: int
     attempts: int
     detail: str
+    code: str | None = None
 
 
 def run_state(run: RunFolder, hint: Hint | None = None, attempts: Sequence[AttemptInfo] | None = None) -> RunState:
@@ -95,26 +96,31 @@ def _state(run: RunFolder, hint: Hint, attempts: Sequence[AttemptInfo] | None) -
     if attempts is None and (finished := _done(run)):
         return finished
     infos = run.attempts() if attempts is None else attempts
-    number, step = (infos[-1].number if infos else 0), _last_step(infos)
+    number, code, step = (infos[-1].number, _code(infos[-1]), _last_step(infos)) if infos else (0, None, 0)
     if infos and infos[-1].exit is None:
         step = max([step, *run.valid_checkpoints(infos)])
     try:
         done = run.done()
     except BadFile as error:
-        return RunState(run.run_id, State.UNKNOWN, None, step, number, str(error))
+        return RunState(run.run_id, State.UNKNOWN, None, step, number, str(error), code)
     if done is not None:
-        return RunState(run.run_id, State.DONE, None, done["step"], number, "")
+        return RunState(run.run_id, State.DONE, None, done["step"], number, "", code)
     if not infos:
         planned = not_begun(run.run_id, hint)
         return replace(planned, state=State.CANCELLED, detail="") if run.cancel_requested() else planned
     state, kind, detail = _attempt_state(run.run_id, infos[-1], hint)
     if _resumable(state) and (asked := run.stop_request()):
-        return RunState(run.run_id, _STATE_OF_REASON[asked], None, step, number, detail)
+        return RunState(run.run_id, _STATE_OF_REASON[asked], None, step, number, detail, code)
     if _resumable(state) and not _progress(run, infos):
         state, kind, detail = State.FAILED, "no_progress", f"{ATTEMPTS_WITHOUT_PROGRESS} attempts, no new checkpoint"
     if _resumable(state) and hint.pending is State.HELD:
         state, detail = State.HELD, hint.advice
-    return RunState(run.run_id, state, kind, step, number, detail)
+    return RunState(run.run_id, state, kind, step, number, detail, code)
+
+
+def _code(newest: AttemptInfo) -> str | None:
+    code = (newest.claim or {}).get("code_hash")
+    return code if isinstance(code, str) else None
 
 
 def not_begun(run_id: str, hint: Hint) -> RunState:
@@ -131,7 +137,8 @@ def _done(run: RunFolder) -> RunState | None:
         return None
     if done is None:
         return None
-    return RunState(run.run_id, State.DONE, None, done["step"], _count(done.get("attempt"), 1), "")
+    number = _count(done.get("attempt"), 1)
+    return RunState(run.run_id, State.DONE, None, done["step"], number, "", done.get("code_hash"))
 
 
 def claimable(state: State) -> bool:

@@ -247,7 +247,7 @@ def status(name: str, home: Home) -> dict[str, Any]:
     ]
     names = {key: found.content[key] for key in ("sweep", "plan_id", "scale")} | {"stage": found.content.get("stage")}
     notes = [*advances.notes(found, states, home), *_notes(queue)]
-    code = stored.code_of(home, states)
+    code = stored.code_of(states)
     return names | {"runs": rows, "counts": show.counts(states), "code": code, "notes": notes}
 
 

@@ -86,10 +86,9 @@ def run_states(home: Home, run_ids: Iterable[str], queue: slurm.Queue) -> list[R
     return [run_state(home.run(run_id), hint) if run_id in begun else not_begun(run_id, hint) for run_id in run_ids]
 
 
-def code_of(home: Home, states: Iterable[RunState]) -> dict[str, int]:
+def code_of(states: Iterable[RunState]) -> dict[str, int]:
     """{code hash: number of runs whose newest attempt ran it}, the most common first."""
-    found = Counter(home.run(state.run_id).code_hash(state.attempts) for state in states if state.attempts)
-    return {code: n for code, n in found.most_common() if code}
+    return dict(Counter(state.code for state in states if state.code).most_common())
 
 
 def judge(home: Home, plan: Path, run_ids: Sequence[str]) -> tuple[slurm.Queue, list[RunState]]:

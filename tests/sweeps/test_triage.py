@@ -85,8 +85,8 @@ def test_the_code_of_runs_is_that_of_their_newest_attempts(home: Home) -> None:
     (started(new_run(home, 3)).path / "claim.json").write_text('{"half": ')
     new_run(home, 4)
     states = [run_state(home.run(run_id)) for run_id in home.run_ids()]
-    assert code_of(home, states) == {"newer": 1, "old": 1, "new": 1}
-    assert code_of(home, states[1:] + states[2:3]) == {"new": 2, "old": 1}
+    assert code_of(states) == {"newer": 1, "old": 1, "new": 1}
+    assert code_of(states[1:] + states[2:3]) == {"new": 2, "old": 1}
 
 
 def test_a_worker_that_had_no_room_for_words_is_told_by_its_log(home: Home) -> None:
