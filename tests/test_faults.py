@@ -96,9 +96,9 @@ def test_a_second_call_beside_a_running_one_starts_nothing(user: User, sweep_fil
     assert set(user.attempts().values()) == {1}
 
 
-def test_three_launchers_at_once_start_each_run_once(user: User, sweep_file: Path) -> None:
-    launchers = [user.start("sweep", str(sweep_file), "--yes", "-j", "2") for _ in range(3)]
-    assert [launcher.wait(timeout=240) for launcher in launchers] == [0, 0, 0]
+def test_eight_launchers_at_once_start_each_run_once(user: User, sweep_file: Path) -> None:
+    launchers = [user.start("sweep", str(sweep_file), "--yes", "-j", "2") for _ in range(8)]
+    assert [launcher.wait(timeout=480) for launcher in launchers] == [0] * 8
     assert user.states("width") == ["DONE"] * 4
     assert set(user.attempts().values()) == {1}
 
