@@ -262,9 +262,10 @@ class Worker:
             self.host.saw(failed=True)
 
     def _set_aside(self, run: RunFolder) -> bool:
-        """Leave a run without a record of its attempt to the next call; two in a row say that it is not the run."""
+        """Leave a run without a record of its attempt to the next call. Two in a row say that it is not the run; so
+        does a home that is gone."""
         log.error("run %s left no attempt in %s: it is for the next call", run.run_id, run.path)
-        self.obstructed = self.obstructed or self.set_aside
+        self.obstructed = self.obstructed or self.set_aside or not self.plan.is_dir()
         if run in self.waiting:
             self.waiting.remove(run)
         return True
