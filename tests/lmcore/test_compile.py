@@ -1,15 +1,17 @@
-"""A compiled run is the run: losses, resume, telemetry, several processes."""
+"""A compiled run is the run: losses, resume, telemetry, several processes.
+
+Each in a process of its own: what dynamo keeps of one run must not reach the next.
+"""
 
 import shutil
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from lmcore.config import ConfigError, replace
 from lmcore.data import TokenData
-from tests.lmcore.test_parallel import close, in_child, run_together
-from tests.lmcore.test_train import RUN, Memory, numbers, run, tokens
+from tests.lmcore.test_parallel import close, run_together
+from tests.lmcore.test_train import RUN, numbers, tokens
 
 __all__ = ["tokens"]
 
@@ -23,21 +25,15 @@ EAGER = replace(RUN, {"model.n_layer": 1, "train.attention": "plain", "train.ste
 COMPILED: dict[str, Any] = {"train.compile": True}
 
 
-def trained(config: Any, data: TokenData, folder: Path, **how: Any) -> Memory:
-    """In a child process: what dynamo keeps of one run must not reach the next."""
-    memory: Memory = in_child(lambda: run(config, data, **how)[0], folder)
-    return memory
-
-
-def test_losses_resume_and_telemetry_of_a_compiled_run(tokens: TokenData, tmp_path: Path) -> None:
-    eager, compiled = (trained(c, tokens, tmp_path) for c in (EAGER, replace(EAGER, COMPILED)))
+def test_losses_resume_and_telemetry_of_a_compiled_run(tokens: TokenData) -> None:
+    eager, compiled = (run_together(c, tokens) for c in (EAGER, replace(EAGER, COMPILED)))
     assert close(eager.rows, compiled.rows, 1e-4)
     assert close(eager.evals, compiled.evals, 1e-4)
     assert [(r["step"], r["name"], r["layer"]) for r in eager.telemetry] == [
         (r["step"], r["name"], r["layer"]) for r in compiled.telemetry
     ]
-    first = trained(replace(EAGER, COMPILED), tokens, tmp_path, stop_at=5)
-    rest = trained(replace(EAGER, COMPILED), tokens, tmp_path, resume=first.checkpoints[5])
+    first = run_together(replace(EAGER, COMPILED), tokens, stop_at=5)
+    rest = run_together(replace(EAGER, COMPILED), tokens, resume=first.checkpoints[5])
     assert numbers(first.rows + rest.rows) == numbers(compiled.rows), "bit for bit"
     assert rest.checkpoints[12]["model.safetensors"] == compiled.checkpoints[12]["model.safetensors"]
 
@@ -50,16 +46,16 @@ def test_losses_resume_and_telemetry_of_a_compiled_run(tokens: TokenData, tmp_pa
     ],
     ids=["bf16, dropout, width transfer, z-loss", "bf16 weights, uneven micro-batches, window, GQA"],
 )
-def test_what_else_a_run_may_be(changes: dict[str, Any], tokens: TokenData, tmp_path: Path) -> None:
+def test_what_else_a_run_may_be(changes: dict[str, Any], tokens: TokenData) -> None:
     config = replace(EAGER, changes)
-    eager, compiled = (trained(c, tokens, tmp_path) for c in (config, replace(config, COMPILED)))
+    eager, compiled = (run_together(c, tokens) for c in (config, replace(config, COMPILED)))
     within = 0.1 if config.model.dropout else 0.02  # compiled code draws other dropout masks
     assert close(eager.rows, compiled.rows, within)
 
 
-def test_two_processes(tokens: TokenData, tmp_path: Path) -> None:
+def test_two_processes(tokens: TokenData) -> None:
     two = replace(EAGER, {"train.processes": 2})
-    eager, compiled = (run_together(c, tokens, tmp_path) for c in (two, replace(two, COMPILED)))
+    eager, compiled = (run_together(c, tokens) for c in (two, replace(two, COMPILED)))
     assert close(eager.rows, compiled.rows, 1e-4)
 
 
