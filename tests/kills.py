@@ -18,8 +18,8 @@ Kill = Callable[[], bool]  # whether there was somebody to kill
 def storm(user: User, sweep: str, command: list[str], kills: int, others: Mapping[str, Kill] | None = None) -> str:
     """Keep a sweep and an ingester going while `kills` processes of them die, then let it end; returns the counts.
 
-    Victims are workers, their children, launchers, ingesters and whoever `others` names, drawn with a fixed seed. Without
-    `others` each kind is met at least once; a real scheduler decides when there is whom to meet.
+    Victims are workers, their children, launchers, ingesters and whoever `others` names, drawn with a fixed seed. Each
+    kind is met at least once, but for `others`: a real scheduler decides when there is whom to meet.
     """
     dice, killed, over = random.Random(20), Counter[str](), False
     launcher, reader = user.start(*command), _ingest(user)
