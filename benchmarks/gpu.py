@@ -17,15 +17,14 @@ from typing import Any
 import torch
 
 from benchmarks import bare  # noqa: F401  first, because it stands in for a package that may be missing
+from benchmarks.ours import our_step
 from benchmarks.peers import nanogpt, training_step
 from benchmarks.tokens import batches
 from benchmarks.turns import Step
 from lmcore.config import RunConfig, replace
 from lmcore.count import params, train_flops_per_token
-from lmcore.parallel import ALONE
 from lmcore.peak import measure_peak
 from lmcore.presets import PRESETS
-from lmcore.update import Updater
 
 # Name -> run; the vocabulary of GPT-2 is rounded up to a multiple of 64, as its fast trainings do.
 SHAPES: dict[str, dict[str, Any]] = {
@@ -66,16 +65,6 @@ def shapes(smoke: bool) -> Iterator[tuple[str, RunConfig]]:
     for name, changes in SHAPES.items():
         base = RunConfig(model=PRESETS[name]) if name in PRESETS else RunConfig()
         yield name, replace(base, {**changes, **(CUT | {"model.context": 64} if smoke else GPU_ONLY)})
-
-
-def our_step(run: RunConfig, device: torch.device) -> Step:
-    """The update that a run makes."""
-    updater, batch = Updater(run, device, ALONE), batches(run, device.type)
-
-    def step(number: int) -> float:
-        return float(updater.update(number, *batch(number), run.train.lr)[0])
-
-    return step
 
 
 def nanogpt_step(run: RunConfig, device: torch.device, file: Path) -> Step:
@@ -122,7 +111,7 @@ def main(arguments: list[str] | None = None) -> None:
     for name, run in shapes(given.smoke):
         print(f"{name}: {params(run.model):,} parameters, context {run.model.context}, batch {run.train.batch}")
         tokens, steps = run.train.batch * run.model.context, 2 if given.smoke else given.steps
-        report(f"  lab {name}", run, speed(our_step(run, device), tokens, steps, device), peaks)
+        report(f"  lab {name}", run, speed(our_step(run, device.type), tokens, steps, device), peaks)
         if given.nanogpt:
             torch.compiler.reset()
             report(

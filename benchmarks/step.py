@@ -14,16 +14,13 @@ from typing import Any
 import torch
 
 from benchmarks import peers, recorded
-from benchmarks.tokens import batches
+from benchmarks.ours import our_step
 from benchmarks.turns import CLOCKS, Make, Step, measure
 from lmcore import auto
 from lmcore.config import ModelConfig, RunConfig, replace
 from lmcore.count import train_flops_per_token
-from lmcore.heap import keep_freed_memory
-from lmcore.parallel import ALONE
 from lmcore.peak import DTYPES
 from lmcore.presets import PRESETS
-from lmcore.update import Updater
 from sweeps.environment import cpu_name
 
 FAST = "lab, auto"
@@ -55,17 +52,6 @@ SWITCHES: dict[str, dict[str, Any]] = {
     "GQA": {"model.n_kv_head": 2},
     "no RoPE": {"model.position": "none"},
 }
-
-
-def our_step(run: RunConfig) -> Step:
-    """The update that a run makes."""
-    keep_freed_memory()
-    updater, batch = Updater(run, torch.device("cpu"), ALONE), batches(run)
-
-    def step(number: int) -> float:
-        return float(updater.update(number, *batch(number), run.train.lr)[0])
-
-    return step
 
 
 def ours(run: RunConfig, changes: Mapping[str, Mapping[str, Any]], threads: int) -> dict[str, Make]:

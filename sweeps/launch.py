@@ -119,8 +119,7 @@ def _launch(plan: Plan, home: Home, options: Options, code_hash: str) -> Launche
     # Local workers need nobody's word: whatever else may be waiting in a queue finds the runs claimed.
     found = Launched("slurm" if queue.live else options.cluster, len(missing), unknown, busy, answers)
     found = replace(found, held=queue.advice, avoided=list(avoided.values()), granted=granted)
-    other_code = {code: n for code, n in code_of(states).items() if code != code_hash}
-    found = replace(found, code_hash=code_hash, other_code=other_code)
+    found = replace(found, code_hash=code_hash, other_code=code_of(s for s in states if s.code != code_hash))
     # All calls together never start more than this one asks for.
     workers = min(options.workers(plan), len(missing) + running) - busy
     if not missing or workers <= 0 or not answers:

@@ -45,14 +45,14 @@ class StoredPlan:
 
 def find_plan(home: Home, name: str) -> StoredPlan:
     """The plan called last among those of that name. Raises SweepError naming what there is."""
-    plans = all_plans(home)
+    plans, damaged = _read_plans(home)
     found = [plan for plan in plans if planned.is_meant(name, *plan.identity)]
     if not found:
         called = [plan.identity for plan in plans]
         known = sorted({n for sweep, scale, _ in called for n in (sweep, planned.at_scale(sweep, scale))})
         listed = f"known: {', '.join(known)}" if known else f"nothing was swept yet in {home.path}"
-        damaged = "".join(f"; cannot be read: {error}" for error in _read_plans(home)[1])
-        raise SweepError(f"no sweep {name!r}{did_you_mean(name, known)}; {listed}{damaged}")
+        unread = "".join(f"; cannot be read: {error}" for error in damaged)
+        raise SweepError(f"no sweep {name!r}{did_you_mean(name, known)}; {listed}{unread}")
     return max(found, key=lambda plan: plan.called_at)
 
 

@@ -253,22 +253,24 @@ class Worker:
             no_environment = code == NO_ENVIRONMENT and not self.host.worked
             self.disk_full = self.disk_full or code == DISK_FULL
             self.obstructed = self.obstructed or self.disk_full or no_environment
-        recorded = code == ENDED or len(child.run.attempts()) > child.after
-        self.set_aside = not recorded and self._set_aside(child.run)
+        if code == ENDED or len(child.run.attempts()) > child.after:
+            self.set_aside = False
+        else:
+            self._set_aside(child.run)
         state = run_state(child.run)
         if state.state is not State.FAILED:
             self.host.saw(failed=False)
         elif state.kind not in hosts.NOT_THE_HOST and time.monotonic() - child.began < hosts.QUICK_S:
             self.host.saw(failed=True)
 
-    def _set_aside(self, run: RunFolder) -> bool:
+    def _set_aside(self, run: RunFolder) -> None:
         """Leave a run without a record of its attempt to the next call. Two in a row say that it is not the run; so
         does a home that is gone."""
         log.error("run %s left no attempt in %s: it is for the next call", run.run_id, run.path)
         self.obstructed = self.obstructed or self.set_aside or not self.plan.is_dir()
+        self.set_aside = True
         if run in self.waiting:
             self.waiting.remove(run)
-        return True
 
     def _record_death(self, child: Child, pid: int, code: int) -> None:
         """Write the exit that the child could not, or did not.
