@@ -38,7 +38,8 @@ def sweep(
     take_over: Annotated[bool, typer.Option(help="Go on with runs whose worker elsewhere is dead.")] = False,
     dry_run: Annotated[bool, typer.Option(help="Only show the plan.")] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before starting.")] = False,
-    wait: Annotated[bool, typer.Option(help="Wait for the end and write the report.")] = True,
+    wait: Annotated[bool, typer.Option(help="Wait for the end.")] = True,
+    report: Annotated[bool, typer.Option(help="Write the report at the end.")] = True,
     as_json: JsonFlag = False,
     home: HomeOption = None,
 ) -> None:
@@ -57,7 +58,7 @@ def sweep(
     if dry_run or not (yes or as_json or commands.confirmed(budget.runs_at_most(plan))):
         return
     stage, counts = commands.carry_out(plan, options, place, console, wait)
-    if wait:
+    if wait and report:
         analysis.cli.write(f"{stage.sweep}/{stage.plan_id}", place, quiet=as_json)
     if as_json:
         print_json(budget.plan_json(stage, options, place) | {"counts": counts})

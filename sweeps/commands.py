@@ -184,6 +184,7 @@ class Running:
 
         on_slurm = self.launched.cluster == "slurm"
         states = watch(self._stored(), self.home, None if on_slurm else working, self.console)
+        launch_local.ended(processes, launch_local.LEAVE_WITHIN_S)  # the runs have; nobody is to be left at work
         if self.console.is_terminal:  # elsewhere it was the last line of the progress
             self.console.print(show.counts_line(states))
         self._say_what_failed(states)

@@ -17,6 +17,7 @@ from results.home import Home
 from results.process import claim_identity, process_alive
 
 STOP_WITHIN_S = 60.0
+LEAVE_WITHIN_S = 10.0  # workers whose runs are all done
 
 
 def start(home: Home, plan: Path, call: str, snapshot: Path, workers: int) -> list[subprocess.Popen[bytes]]:
@@ -83,7 +84,12 @@ def stop(processes: Sequence[subprocess.Popen[bytes]]) -> bool:
     for process in processes:
         if process.poll() is None:
             process.send_signal(signal.SIGINT)
-    end = time.monotonic() + STOP_WITHIN_S
+    return ended(processes, STOP_WITHIN_S)
+
+
+def ended(processes: Sequence[subprocess.Popen[bytes]], within_s: float) -> bool:
+    """Whether all have ended, waiting so long at most."""
+    end = time.monotonic() + within_s
     while any(p.poll() is None for p in processes) and time.monotonic() < end:
         time.sleep(0.05)
     return all(p.poll() is not None for p in processes)

@@ -21,7 +21,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def reference(undisturbed: Path, sweep_file: Path) -> User:
     user = User(undisturbed)
-    user.lab("sweep", str(sweep_file), "--scale", "medium", "--yes", "-j", "2")
+    user.lab("sweep", str(sweep_file), "--scale", "medium", "--yes", "--no-report", "-j", "2")
     return user
 
 
@@ -39,7 +39,7 @@ def newest_checkpoint(user: User) -> float:
 
 def test_kill_9_of_everything_again_and_again(user: User, undisturbed: Path, sweep_file: Path) -> None:
     """Each time after progress: the sweep ends as if nothing had happened, bit for bit."""
-    command = ["sweep", str(sweep_file), "--scale", "medium", "--yes", "-j", "2"]
+    command = ["sweep", str(sweep_file), "--scale", "medium", "--yes", "--no-report", "-j", "2"]
     for _ in range(3):
         before = newest_checkpoint(user)
         launcher = user.start(*command)
@@ -56,7 +56,7 @@ def test_kill_9_of_everything_again_and_again(user: User, undisturbed: Path, swe
 
 
 def test_ctrl_c_before_any_checkpoint_is_no_failure_to_make_progress(user: User, sweep_file: Path) -> None:
-    command = ["sweep", str(sweep_file), "--scale", "long", "--seeds", "1", "--yes", "-j", "2"]
+    command = ["sweep", str(sweep_file), "--scale", "long", "--seeds", "1", "--yes", "--no-report", "-j", "2"]
     for _ in range(4):
         launcher = user.start(*command)
         wait_until(lambda: user.states("width").count("RUNNING") == 2, "both runs")
@@ -67,7 +67,7 @@ def test_ctrl_c_before_any_checkpoint_is_no_failure_to_make_progress(user: User,
 
 
 def test_ctrl_c_saves_and_the_same_command_continues(user: User, undisturbed: Path, sweep_file: Path) -> None:
-    command = ["sweep", str(sweep_file), "--scale", "medium", "--yes", "-j", "2"]
+    command = ["sweep", str(sweep_file), "--scale", "medium", "--yes", "--no-report", "-j", "2"]
     launcher = user.start(*command)
     wait_until(user.checkpoints, "a checkpoint")
     launcher.send_signal(signal.SIGINT)
@@ -79,7 +79,7 @@ def test_ctrl_c_saves_and_the_same_command_continues(user: User, undisturbed: Pa
 
 
 def test_closing_the_terminal_ends_nothing(user: User, sweep_file: Path) -> None:
-    launcher = user.start("sweep", str(sweep_file), "--scale", "medium", "--yes", "-j", "2")
+    launcher = user.start("sweep", str(sweep_file), "--scale", "medium", "--yes", "--no-report", "-j", "2")
     wait_until(user.worker_pids, "workers")
     os.killpg(launcher.pid, signal.SIGHUP)
     assert launcher.wait(timeout=30) != 0
@@ -87,7 +87,7 @@ def test_closing_the_terminal_ends_nothing(user: User, sweep_file: Path) -> None
 
 
 def test_a_second_call_beside_a_running_one_starts_nothing(user: User, sweep_file: Path) -> None:
-    command = ["sweep", str(sweep_file), "--scale", "medium", "--yes", "-j", "2"]
+    command = ["sweep", str(sweep_file), "--scale", "medium", "--yes", "--no-report", "-j", "2"]
     user.lab(*command, "--no-wait")
     wait_until(lambda: len(user.worker_pids()) >= 2, "workers")
     again = user.lab(*command)
@@ -121,7 +121,7 @@ def test_cancel_stops_within_seconds_and_a_new_call_continues(user: User, sweep_
 def test_a_cancelled_sweep_is_waited_for_when_it_is_called_again(
     user: User, undisturbed: Path, sweep_file: Path
 ) -> None:
-    command = ["sweep", str(sweep_file), "--scale", "medium", "--yes", "-j", "2"]
+    command = ["sweep", str(sweep_file), "--scale", "medium", "--yes", "--no-report", "-j", "2"]
     user.lab(*command, "--no-wait")
     wait_until(lambda: "RUNNING" in user.states("width"), "a run")
     user.lab("cancel", "width")
@@ -135,7 +135,7 @@ def test_a_cancelled_sweep_is_waited_for_when_it_is_called_again(
 def test_a_run_of_a_host_that_cannot_be_asked_is_left_alone_until_it_is_taken_over(
     user: User, sweep_file: Path
 ) -> None:
-    command = ["sweep", str(sweep_file), "--yes", "-j", "2", "--seeds", "1"]
+    command = ["sweep", str(sweep_file), "--yes", "--no-report", "-j", "2", "--seeds", "1"]
     user.lab(*command)
     run = next((user.home / "runs").iterdir())
     (run / "DONE.json").unlink()
@@ -152,7 +152,7 @@ def test_a_run_of_a_host_that_cannot_be_asked_is_left_alone_until_it_is_taken_ov
 
 
 def test_logging_may_be_changed_between_calls(user: User, sweep_file: Path) -> None:
-    command = ["sweep", str(sweep_file), "--yes", "-j", "2", "--seeds", "1"]
+    command = ["sweep", str(sweep_file), "--yes", "--no-report", "-j", "2", "--seeds", "1"]
     user.lab(*command)
     assert "nothing to start" in user.lab(*command, "--set", "train.log_every=5").stderr
 
@@ -207,7 +207,7 @@ def failing_sweep(tmp_path: Path, text: Path) -> Path:
 def test_failures_are_named_and_only_retry_failed_starts_them_again(
     user: User, tmp_path: Path, text_file: Path
 ) -> None:
-    command = ["sweep", str(failing_sweep(tmp_path, text_file)), "--yes", "-j", "2"]
+    command = ["sweep", str(failing_sweep(tmp_path, text_file)), "--yes", "--no-report", "-j", "2"]
     first = user.lab(*command, code=1)
     assert "failed (oom)" in first.stderr
     assert user.worker_pids() == []
@@ -231,7 +231,7 @@ def test_failures_are_named_and_only_retry_failed_starts_them_again(
 
 
 def test_a_killed_child_is_taken_up_again_by_its_worker(user: User, undisturbed: Path, sweep_file: Path) -> None:
-    launcher = user.start("sweep", str(sweep_file), "--scale", "medium", "--yes", "-j", "1")
+    launcher = user.start("sweep", str(sweep_file), "--scale", "medium", "--yes", "--no-report", "-j", "1")
     wait_until(user.checkpoints, "a checkpoint")
     child = user.trainers()[0]
     os.kill(child, signal.SIGKILL)
@@ -256,7 +256,7 @@ def test_a_run_that_dies_without_progress_is_given_up_until_somebody_calls_again
 
 
 def test_never_more_at_once_than_asked(user: User, sweep_file: Path) -> None:
-    launcher = user.start("sweep", str(sweep_file), "--yes", "-j", "2", "--seeds", "4")
+    launcher = user.start("sweep", str(sweep_file), "--yes", "--no-report", "-j", "2", "--seeds", "4")
     most = 0
     while launcher.poll() is None:
         claims = [a for a in (user.home / "runs").glob("*/attempts/[0-9]*") if not (a / "exit.json").exists()]
@@ -285,7 +285,7 @@ def test_a_full_disk_is_named_and_freeing_space_continues(tmp_path: Path, sweep_
     try:
         (place / "ballast").write_bytes(bytes(500_000))
         user = User(place / "home")
-        command = ["sweep", str(sweep_file), "--yes", "-j", "1"]
+        command = ["sweep", str(sweep_file), "--yes", "--no-report", "-j", "1"]
         done = user.lab(*command, code=1)
         told = done.stderr + "".join(p.read_text() for p in place.glob("home/runs/*/attempts/*/log.txt"))
         assert "no space left" in told.lower()
@@ -307,7 +307,7 @@ def test_queued_work_runs_the_code_it_was_started_with(user: User, sweep_file: P
         shutil.copytree(Path(__file__).parents[1] / room, copy / room, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(Path(__file__).parents[1] / "cli.py", copy / "cli.py")
     user.environment |= {"PYTHONPATH": str(copy), "PYTHONSAFEPATH": "1"}  # safe: not the current folder first
-    launcher = user.start("sweep", str(sweep_file), "--scale", "medium", "--yes", "-j", "1")
+    launcher = user.start("sweep", str(sweep_file), "--scale", "medium", "--yes", "--no-report", "-j", "1")
     wait_until(user.worker_pids, "a worker")
     (copy / "lmcore" / "train.py").write_text("raise RuntimeError('edited while jobs waited')\n")
     assert launcher.wait(timeout=240) == 0

@@ -19,7 +19,7 @@ def user(tmp_path: Path) -> Iterator[User]:
 
 
 def test_the_command_that_reproduces_a_run_does(user: User, sweep_file: Path) -> None:
-    user.lab("sweep", str(sweep_file), "--seeds", "1", "--yes", "-j", "1")
+    user.lab("sweep", str(sweep_file), "--seeds", "1", "--yes", "--no-report", "-j", "1")
     run_id = user.json("status", "width")["runs"][1]["run_id"]
     told = user.json("show", run_id, "--reproduce")
     assert told["differs"] == []
@@ -45,7 +45,7 @@ def test_the_command_that_reproduces_a_run_does(user: User, sweep_file: Path) ->
 
 
 def test_a_run_without_an_end_is_said_to_leave_nothing_to_compare_with(user: User, sweep_file: Path) -> None:
-    user.lab("sweep", str(sweep_file), "--seeds", "1", "--yes", "-j", "1")
+    user.lab("sweep", str(sweep_file), "--seeds", "1", "--yes", "--no-report", "-j", "1")
     run_id = user.json("status", "width")["runs"][0]["run_id"]
     assert not any("not done" in note for note in user.json("show", run_id, "--reproduce")["notes"])
     (user.home / "runs" / run_id / "DONE.json").unlink()
@@ -61,7 +61,7 @@ def test_a_run_without_an_end_is_said_to_leave_nothing_to_compare_with(user: Use
 def test_secrets_of_the_environment_reach_no_file(tmp_path: Path, sweep_file: Path) -> None:
     secret = "sk-0123456789abcdef-very-secret"
     user = User(tmp_path / "home", {"MY_API_KEY": secret, "WANDB_API_KEY": secret})
-    user.lab("sweep", str(sweep_file), "--seeds", "1", "--yes", "-j", "1")
+    user.lab("sweep", str(sweep_file), "--seeds", "1", "--yes", "--no-report", "-j", "1")
     user.lab("show", user.json("status", "width")["runs"][0]["run_id"])
     files = [path for path in user.home.rglob("*") if path.is_file()]
     assert len(files) > 50

@@ -13,7 +13,7 @@ TWO = ("--set", "train.processes=2")
 
 @pytest.mark.slow
 def test_eight_runs_of_two_processes_at_once(user: User, sweep_file: Path) -> None:
-    user.lab("sweep", str(sweep_file), *TWO, "--seeds", "4", "--yes", "-j", "8")
+    user.lab("sweep", str(sweep_file), *TWO, "--seeds", "4", "--yes", "--no-report", "-j", "8")
     assert user.states("width") == ["DONE"] * 8
     assert set(user.attempts().values()) == {1}
     assert user.json("sql", CLASHES) == []
@@ -22,7 +22,7 @@ def test_eight_runs_of_two_processes_at_once(user: User, sweep_file: Path) -> No
 
 
 def test_a_killed_rank_is_a_lost_run_that_goes_on_from_its_checkpoint(user: User, sweep_file: Path) -> None:
-    command = ["sweep", str(sweep_file), *TWO, "--scale", "medium", "--seeds", "1", "--yes", "-j", "1"]
+    command = ["sweep", str(sweep_file), *TWO, "--scale", "medium", "--seeds", "1", "--yes", "--no-report", "-j", "1"]
     user.lab(*command, "--no-wait")
     wait_until(user.checkpoints, "a checkpoint")
     pids = user.worker_pids()
@@ -37,7 +37,7 @@ def test_a_killed_rank_is_a_lost_run_that_goes_on_from_its_checkpoint(user: User
 
 
 def test_ctrl_c_stops_all_ranks_at_one_step(user: User, sweep_file: Path) -> None:
-    command = ["sweep", str(sweep_file), *TWO, "--scale", "long", "--seeds", "1", "--yes", "-j", "1"]
+    command = ["sweep", str(sweep_file), *TWO, "--scale", "long", "--seeds", "1", "--yes", "--no-report", "-j", "1"]
     launcher = user.start(*command)
     wait_until(user.checkpoints, "a checkpoint")
     launcher.send_signal(signal.SIGINT)

@@ -8,7 +8,7 @@ import pytest
 from tests.fake_slurm import Cluster, possible
 from tests.user import User
 
-ON_SLURM = ["--cluster", "slurm", "--yes"]
+ON_SLURM = ["--cluster", "slurm", "--yes", "--no-report"]
 
 TINY = """
 from lmcore.config import RunConfig, replace

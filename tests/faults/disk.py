@@ -67,15 +67,13 @@ class Disk:
         code: int = 0,
         sticky: bool = False,
         idle: bool = False,
-        figures: bool = True,
     ) -> Ended:
         """Run a command. From operation `at` below `home` on, or with it alone, the disk says `code`.
 
-        `idle`: workers end before they do anything. Without `figures`, `lab sweep` ends before its report.
+        `idle`: workers end before they do anything.
         """
         streams = {name: str(self.folder / name) for name in ("out", "err")}
         request: dict[str, Any] = {"arguments": arguments, "home": str(home), "prefix": str(home), "idle": idle}
-        request |= {"figures": figures}
         request |= {"at": at, "code": code, "sticky": int(sticky)} | streams
         assert self.process.stdin is not None
         self.process.stdin.write(json.dumps(request) + "\n")

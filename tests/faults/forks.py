@@ -16,13 +16,11 @@ from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
-import analysis.cli
 import cli
 
 shim = ctypes.CDLL(None)
 shim.fault_what.restype = ctypes.c_char_p
 ANSWERS = os.fdopen(os.dup(1), "w")
-WRITE_REPORT = analysis.cli.write
 
 
 class Fork:
@@ -86,10 +84,6 @@ def end(action: Any, out: int, err: int) -> None:
 def fork(request: dict[str, Any]) -> dict[str, Any]:
     """Run one command; its exit code, how many operations there were and which one failed."""
     Fork.idle = request["idle"]
-    if request["figures"]:
-        analysis.cli.write = WRITE_REPORT
-    else:
-        analysis.cli.write = lambda *_, **__: None  # type: ignore[assignment]
     shim.fault_arm(request["prefix"].encode(), request["at"], request["code"], request["sticky"])
     pid = os.fork()
     if not pid:

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slow
 @pytest.fixture
 def command(user: User, make_sweep: MakeSweep) -> list[str]:
     """Of a sweep of two runs that are done."""
-    called = ["sweep", str(make_sweep(seeds=2, steps=40, save_every=10)), "--yes", "-j", "1"]
+    called = ["sweep", str(make_sweep(seeds=2, steps=40, save_every=10)), "--yes", "--no-report", "-j", "1"]
     user.lab(*called)
     return called
 
@@ -104,7 +104,7 @@ def test_a_lost_run_is_said_to_have_come_as_far_as_its_rows(user: User, make_swe
 def test_a_full_disk_leaves_the_database_to_be_read(tmp_path: Path, make_sweep: MakeSweep) -> None:
     with small_disk(tmp_path / "small", "12m") as place:
         user = User(place / "home")
-        user.lab("sweep", str(make_sweep(seeds=2, steps=40)), "--yes", "-j", "1")
+        user.lab("sweep", str(make_sweep(seeds=2, steps=40)), "--yes", "--no-report", "-j", "1")
         (first_run(user) / "attempts/0001/later").write_text("something new, so that there is something to ingest")
         fill(place)
         done = user.lab("sql", "SELECT count(*) AS n FROM runs")

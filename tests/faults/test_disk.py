@@ -41,7 +41,7 @@ class Stages:
 
     @property
     def command(self) -> tuple[str, ...]:
-        return ("sweep", str(self.sweep), "--yes", "-j", "1")
+        return ("sweep", str(self.sweep), "--yes", "--no-report", "-j", "1")
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +57,7 @@ def stages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stages]:
     )
     well(found.disk.lab(found.planned, *found.command, "--no-wait", idle=True))
     copied(found.planned, found.trained)
-    well(found.disk.lab(found.trained, *found.command, figures=False))
+    well(found.disk.lab(found.trained, *found.command))
     copied(found.trained, found.ingested)
     well(found.disk.lab(found.ingested, "ingest"))
     yield found
@@ -152,7 +152,7 @@ def test_training(stages: Stages) -> None:
     """Also the last words of a run may fail; the next call goes on from its checkpoint."""
 
     def run(home: Path, **fault: Any) -> Ended:
-        return stages.disk.lab(home, *stages.command, figures=False, **fault)
+        return stages.disk.lab(home, *stages.command, **fault)
 
     def again(home: Path, _: Ended) -> None:
         well(run(home))
@@ -231,5 +231,5 @@ def test_half_a_file_is_survived_and_the_next_call_has_it_all(stages: Stages, na
             assert path.name in ended.err or "data/" in name
     if name == "runs/*/DONE.json":
         assert "UNKNOWN" in stages.disk.lab(home, "status", "tiny", "--json").out
-    well(stages.disk.lab(home, *stages.command, "--take-over", figures=False))
+    well(stages.disk.lab(home, *stages.command, "--take-over"))
     same_end(stages, home)

@@ -61,7 +61,7 @@ ENDINGS = {
 def test_a_failure_is_never_told_as_success(user: User, make_sweep: MakeSweep, tmp_path: Path, how: str) -> None:
     code, kind = ENDINGS[how]
     with_code(tmp_path, user, code)
-    done = user.lab("sweep", str(make_sweep()), "--yes", "-j", "1", code=1)
+    done = user.lab("sweep", str(make_sweep()), "--yes", "--no-report", "-j", "1", code=1)
     assert f"failed ({kind})" in done.stderr
     assert [(r["state"], r["kind"]) for r in user.json("status", "tiny")["runs"]] == [("FAILED", kind)]
     assert set(user.attempts().values()) == {1}
@@ -80,7 +80,7 @@ def test_an_end_at_half_of_the_steps_is_never_told_as_success(
         "RecordSink.stop_reason = lambda sink, step: (end() if step == 20 else None) or true(sink, step)"
     )
     with_code(tmp_path, user, at_half)
-    user.lab("sweep", str(make_sweep(seeds=4, steps=40)), "--yes", "-j", "1", code=1)
+    user.lab("sweep", str(make_sweep(seeds=4, steps=40)), "--yes", "--no-report", "-j", "1", code=1)
     runs = user.json("status", "tiny")["runs"]
     assert [(run["state"], run["kind"]) for run in runs] == [("FAILED", "code")] * 3 + [("DONE", None)]
     rows = user.json("sql", "SELECT run_id, max(step) AS last FROM train GROUP BY ALL")
@@ -101,21 +101,21 @@ def test_nothing_in_a_task_calls_a_package_manager(user: User, make_sweep: MakeS
     assert called.read_text() == f"{fakes}/uv sync\n", "a call is on record"
     called.unlink()
     with_code(tmp_path, user, "import shutil\nopen(home.path / 'found', 'a').write(str(shutil.which('pip')))")
-    user.lab("sweep", str(make_sweep()), "--yes", "-j", "1")
+    user.lab("sweep", str(make_sweep()), "--yes", "--no-report", "-j", "1")
     assert (user.home / "found").read_text() == str(fakes / "pip"), "the task would find it"
     assert not called.exists()
 
 
 def test_code_that_changed_between_two_calls_is_told(user: User, make_sweep: MakeSweep, tmp_path: Path) -> None:
     with_code(tmp_path, user, "pass")
-    first = user.lab("sweep", str(make_sweep(seeds=2)), "--yes", "-j", "1")
+    first = user.lab("sweep", str(make_sweep(seeds=2)), "--yes", "--no-report", "-j", "1")
     assert "other code" not in first.stderr
     (old,) = (path.name for path in (user.home / "snapshots").iterdir())
     assert user.json("status", "tiny")["code"] == {old: 2}
     assert f"code {old}" in user.lab("status", "tiny").stdout
     with (tmp_path / "source" / "lmcore" / "update.py").open("a") as file:
         file.write("\n# edited\n")
-    again = user.lab("sweep", str(make_sweep(seeds=3)), "--yes", "-j", "1")
+    again = user.lab("sweep", str(make_sweep(seeds=3)), "--yes", "--no-report", "-j", "1")
     (new,) = {path.name for path in (user.home / "snapshots").iterdir()} - {old}
     assert f"other code (2 by {old}; now it is {new})" in again.stderr
     assert user.json("status", "tiny")["code"] == {old: 2, new: 1}
@@ -127,7 +127,7 @@ def test_ten_runs_three_fail_and_exactly_those_are_tried_again(
     user: User, make_sweep: MakeSweep, tmp_path: Path
 ) -> None:
     with_code(tmp_path, user, "if config.seed in (2, 5, 7):\n    raise ValueError(f'seed {config.seed} is unlucky')")
-    command = ["sweep", str(make_sweep(seeds=10)), "--yes", "-j", "2"]
+    command = ["sweep", str(make_sweep(seeds=10)), "--yes", "--no-report", "-j", "2"]
     user.lab(*command, code=1)
     found = user.json("failures", "tiny")
     assert [len(group["runs"]) for group in found["groups"]] == [3]
@@ -157,7 +157,7 @@ def test_a_broken_environment_is_one_clear_failure_and_no_storm(
         f"    return true(home, plan, call, f'{hidden}:{{snapshot}}', gpu)\n"
         "local._start = _start\nimport cli\ncli.main()\n"
     )
-    command = [sys.executable, str(starter), "sweep", str(make_sweep(seeds=4)), "--yes", "-j", "2"]
+    command = [sys.executable, str(starter), "sweep", str(make_sweep(seeds=4)), "--yes", "--no-report", "-j", "2"]
     environment = user.environment | {"PYTHONPATH": str(ROOT)}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 1, done.stderr
@@ -165,7 +165,7 @@ def test_a_broken_environment_is_one_clear_failure_and_no_storm(
     assert "(env)" in done.stderr
     assert "No module named 'torch'" in done.stderr
     assert set(user.states("tiny")) == {"PLANNED"}
-    user.lab("sweep", str(make_sweep(seeds=4)), "--yes", "-j", "2")
+    user.lab("sweep", str(make_sweep(seeds=4)), "--yes", "--no-report", "-j", "2")
     assert user.states("tiny") == ["DONE"] * 4
 
 
@@ -180,7 +180,7 @@ def test_four_runs_share_one_device_and_one_of_them_needs_too_much(
     )
     with_code(tmp_path, user, greedy)
     user.environment["CUDA_VISIBLE_DEVICES"] = "0"
-    command = ["sweep", str(make_sweep(seeds=4, steps=300)), "--yes", "-j", "8", "--runs-per-gpu", "4"]
+    command = ["sweep", str(make_sweep(seeds=4, steps=300)), "--yes", "--no-report", "-j", "8", "--runs-per-gpu", "4"]
     launcher = user.start(*command)
     most = 0
     while launcher.poll() is None:
@@ -210,7 +210,7 @@ def test_devices_are_shared_evenly_and_never_by_more_than_asked(user: User, make
 
 def test_fifty_launches_in_one_second_start_each_run_once(user: User, make_sweep: MakeSweep) -> None:
     path = make_sweep(seeds=4)
-    user.lab("sweep", str(path), "--yes", "-j", "1")  # the data are prepared once
+    user.lab("sweep", str(path), "--yes", "--no-report", "-j", "1")  # the data are prepared once
     other = make_sweep("again", seeds=5, steps=5)
     script = (
         "import sys, threading, os\nfrom sweeps import commands\nfrom results.home import Home\n"
@@ -251,7 +251,7 @@ def test_a_file_system_without_links_and_locks(user: User, make_sweep: MakeSweep
     subprocess.run(["gcc", "-shared", "-fPIC", "-o", str(library), str(source), "-ldl"], check=True)
     user.environment["LD_PRELOAD"] = str(library)
     # DuckDB locks its own file and says so where it cannot; the runs do not need it.
-    done = user.lab("sweep", str(make_sweep(seeds=2)), "--yes", "-j", "2", code=None)
+    done = user.lab("sweep", str(make_sweep(seeds=2)), "--yes", "--no-report", "-j", "2", code=None)
     assert len(list(user.home.glob("runs/*/DONE.json"))) == 2
     if done.returncode:
         assert "lock" in done.stderr.lower()
@@ -325,7 +325,7 @@ def test_eight_runs_compile_at_once_and_share_what_they_compiled(
 ) -> None:
     """All begin with an empty cache in one home folder and meet there; a ninth finds everything."""
     user.environment |= {"HOME": str(tmp_path), "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / ".cache" / "compiled")}
-    compiled = ["--yes", "--set", "train.compile=true"]
+    compiled = ["--yes", "--no-report", "--set", "train.compile=true"]
     user.lab("sweep", str(make_sweep(seeds=8)), *compiled, "-j", "8", timeout=900)
     assert user.states("tiny") == ["DONE"] * 8
     libraries = sorted((tmp_path / ".cache" / "compiled").rglob("*.so"))

@@ -14,7 +14,7 @@ from tests.user import CLASHES, User, wait_until
 
 pytestmark = pytest.mark.slurm
 
-ON_SLURM = ["--cluster", "slurm", "--yes", "-j", "2"]
+ON_SLURM = ["--cluster", "slurm", "--yes", "--no-report", "-j", "2"]
 
 
 def occupy_the_node(folder: Path) -> str:
@@ -26,7 +26,7 @@ def occupy_the_node(folder: Path) -> str:
 def test_same_run_ids_and_the_same_losses_bit_for_bit(user: User, place: Path) -> None:
     sweep = ["sweep", "ffn_ablation", "--scale", "smoke", "--seeds", "1"]
     local = User(place / "local")
-    local.lab(*sweep, "--yes", "-j", "2")
+    local.lab(*sweep, "--yes", "--no-report", "-j", "2")
     done = user.lab(*sweep, *ON_SLURM)
     assert "as SLURM job" in done.stderr
     assert user.states("ffn_ablation") == ["DONE"] * 5
@@ -43,7 +43,7 @@ def test_same_run_ids_and_the_same_losses_bit_for_bit(user: User, place: Path) -
 def test_preemption_saves_requeues_and_ends_as_if_undisturbed(user: User, place: Path, sweep_file: Path) -> None:
     local = User(place / "local")
     sweep = ["sweep", str(sweep_file), "--scale", "medium", "--set", "train.steps=3000"]
-    local.lab(*sweep, "--yes", "-j", "2")
+    local.lab(*sweep, "--yes", "--no-report", "-j", "2")
     user.lab(*sweep, *ON_SLURM, "--no-wait")
     wait_until(user.checkpoints, "a checkpoint")
     urgent = occupy_the_node(place)
@@ -75,7 +75,7 @@ def test_killed_without_a_signal_the_requeued_job_resumes(user: User, place: Pat
     """kill -9 of worker and run, then a requeue with the same id, as after a node failure."""
     local = User(place / "local")
     sweep = ["sweep", str(sweep_file), "--scale", "medium", "--seeds", "1", "--set", "train.steps=3000"]
-    local.lab(*sweep, "--yes", "-j", "2")
+    local.lab(*sweep, "--yes", "--no-report", "-j", "2")
     user.lab(*sweep, "--cluster", "slurm", "--yes", "-j", "1", "--no-wait")
     wait_until(user.checkpoints, "a checkpoint")
     job = next(iter(user.home.glob("sweeps/*/*/jobs/*_submission.sh"))).name.partition("_")[0]
