@@ -143,7 +143,7 @@ def no_ops(runs: int) -> None:
         hydra = ["-m", f"+x=range(0,{runs})", "hydra/launcher=joblib", "hydra.launcher.n_jobs=2"]
         home = str(place / "home")
         for name, command in {
-            "lab": ["-m", "cli", "sweep", str(place / "nothing.py"), "--yes", "-j", "2", "--home", home],
+            "lab": ["-m", "cli", "sweep", str(place / "nothing.py"), "--yes", "--no-report", "-j", "2", "--home", home],
             "Hydra with joblib": [str(place / "hydra_app.py"), *hydra],
             "submitit, local": [str(place / "submitit_app.py"), str(place / "jobs"), str(runs)],
         }.items():
