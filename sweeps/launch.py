@@ -17,7 +17,7 @@ from results.home import Home
 from results.lock import exclusive
 from results.process import user
 from results.state import RunState, State, claimable
-from sweeps import hosts, launch_local, slurm, snapshot
+from sweeps import gpus, hosts, launch_local, slurm, snapshot
 from sweeps.hosts import BadHost
 from sweeps.load import sweep_file, whole_path
 from sweeps.plan import Plan
@@ -50,7 +50,7 @@ class Options:
         """How many runs at once at most."""
         if self.cluster == "slurm":
             return self.jobs or MAX_WORKERS * (self.runs_per_gpu or 1)
-        places = len(launch_local.visible_gpus()) * (self.runs_per_gpu or 1)
+        places = len(gpus.visible()) * (self.runs_per_gpu or 1)
         if self.jobs is not None:
             return min(self.jobs, places) if self.runs_per_gpu and places else self.jobs
         return places or max(1, cores() // _threads(plan))

@@ -1,7 +1,6 @@
 """Pull-workers as local processes in sessions of their own, so that closing the terminal ends none of them."""
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -15,6 +14,7 @@ from typing import Any
 from results.files import now, read_folder, write_json
 from results.home import Home
 from results.process import claim_identity, process_alive
+from sweeps import gpus
 
 STOP_WITHIN_S = 60.0
 LEAVE_WITHIN_S = 10.0  # workers whose runs are all done
@@ -23,11 +23,11 @@ LEAVE_WITHIN_S = 10.0  # workers whose runs are all done
 def start(home: Home, plan: Path, call: str, snapshot: Path, workers: int) -> list[subprocess.Popen[bytes]]:
     """Start workers; their own words go to `<plan>/workers/*.log`, those of runs to the runs' logs."""
     (plan / "workers").mkdir(parents=True, exist_ok=True)
-    gpus = visible_gpus()
+    free = gpus.visible()
     taken = Counter(claim.get("gpu") for claim in _living(plan))
     processes = []
     for _ in range(workers):
-        gpu = min(gpus, key=lambda gpu: taken[gpu]) if gpus else None
+        gpu = min(free, key=lambda gpu: taken[gpu]) if free else None
         taken[gpu] += 1
         processes.append(_start(home, plan, call, snapshot, gpu))
     return processes
@@ -53,20 +53,6 @@ def _start(home: Home, plan: Path, call: str, snapshot: Path, gpu: str | None) -
         stop([process])  # nobody would know of it
         raise
     return process
-
-
-def visible_gpus() -> list[str]:
-    """Ids of the GPUs that workers may use, without importing torch."""
-    told = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if told is not None:
-        return [gpu for gpu in told.split(",") if gpu.strip()]
-    if shutil.which("nvidia-smi") is None:
-        return []
-    try:
-        listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=30)
-    except subprocess.TimeoutExpired:
-        return []  # a driver that does not answer serves no run either
-    return [str(i) for i, line in enumerate(listed.stdout.splitlines()) if line.startswith("GPU ")]
 
 
 def living(plan: Path) -> list[int]:

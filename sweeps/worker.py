@@ -22,7 +22,7 @@ from results.files import full_disk_code, now, read_json, write_json
 from results.home import Home
 from results.record import RunFolder
 from results.state import SETTLED, RunState, State, claimable, run_state
-from sweeps import environment, hosts, slurm
+from sweeps import environment, gpus, hosts, slurm
 from sweeps.attempt import attempt_run
 from sweeps.exits import DISK_FULL, ENDED, FAILED, NO_ENVIRONMENT, NOT_CLAIMED
 from sweeps.signals import StopFlag, die_with_parent
@@ -222,12 +222,12 @@ class Worker:
 
     def _free_gpu(self, run: RunFolder) -> str | None:
         """The GPU that fewest of our children use; None where there is no choice, or the run spreads over all."""
-        gpus = [gpu for gpu in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if gpu.strip()]
+        free = gpus.given() or []
         train = self.specs.get(run.run_id, {}).get("config", {}).get("train", {})
-        if len(gpus) < 2 or self.slots < 2 or train.get("processes", 1) > 1:
+        if len(free) < 2 or self.slots < 2 or train.get("processes", 1) > 1:
             return None
         taken = Counter(child.gpu for child in self.children.values())
-        return min(gpus, key=lambda gpu: taken[gpu])
+        return min(free, key=lambda gpu: taken[gpu])
 
     def _wait_for_one(self) -> None:
         """Until one child has ended; our own stop signal is passed on to all of them."""
