@@ -44,7 +44,7 @@ def sweep(
     home: HomeOption = None,
 ) -> None:
     """Plan an experiment, show what it costs, run what is missing, and report."""
-    from sweeps import budget, commands
+    from sweeps import budget, commands, running
 
     place, console = home_at(home), stderr()
     asked = commands.SweepRequest(
@@ -57,12 +57,12 @@ def sweep(
         budget.show_plan(plan, options, place, console if as_json else stdout())
     if dry_run or not (yes or as_json or commands.confirmed(budget.runs_at_most(plan))):
         return
-    stage, counts = commands.carry_out(plan, options, place, console, wait)
+    stage, counts = running.carry_out(plan, options, place, console, wait)
     if wait and report:
         analysis.cli.write(f"{stage.sweep}/{stage.plan_id}", place, quiet=as_json)
     if as_json:
         print_json(budget.plan_json(stage, options, place) | {"counts": counts})
-    raise typer.Exit(0 if not wait or commands.all_well(counts) else 1)
+    raise typer.Exit(0 if not wait or running.all_well(counts) else 1)
 
 
 @app.command()

@@ -11,9 +11,10 @@ from rich.live import Live
 from results.home import Home
 from results.state import SETTLED, State
 from sweeps import search_show, slurm
-from sweeps.commands import SweepRequest, assignments, started_lines
+from sweeps.commands import SweepRequest, assignments
 from sweeps.estimate import estimate
 from sweeps.launch import Options
+from sweeps.running import started_lines
 from sweeps.search import LOOK_EVERY_S, Controller, Trial, held
 from sweeps.search_define import Definition, define, first_asks
 from sweeps.search_plan import SearchPlan
