@@ -103,6 +103,8 @@ def _split_by_position(path: Path, config: DataConfig) -> Corpus:
 
 def read_text(path: Path) -> str:
     """A UTF-8 text file. Raises DataError naming the file and what is wrong with it."""
+    if path.exists() and not (path.is_file() or path.is_dir()):  # a pipe would let us wait for its writer
+        raise DataError(f"data.path: {path} is not a regular file")
     try:
         raw = path.read_bytes()
     except OSError as error:

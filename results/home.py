@@ -75,9 +75,9 @@ class Home:
 
     def ensure(self) -> None:
         """Create the folders; PermissionError in plain words if that cannot be, StorageFull without space, BadName for
-        a path that DuckDB reads otherwise."""
-        if odd := set("?\\") & set(str(self.path)):
-            raise BadName(f"the results home {self.path} has {' and '.join(sorted(odd))} in its path. Set LAB_HOME.")
+        a path that DuckDB or PYTHONPATH reads otherwise."""
+        if odd := _odd_in(str(self.path)):
+            raise BadName(f"the results home {self.path!a} has {' and '.join(odd)} in its path. Set LAB_HOME.")
         try:
             with naming_full_disk(self.path):
                 for folder in (self.runs, self.sweeps, self.snapshots, self.data, self.reports):
@@ -88,3 +88,10 @@ class Home:
             raise PermissionError(f"cannot create the results home {self.path}: {error}. Set LAB_HOME.") from error
         if not os.access(self.path, os.W_OK):
             raise PermissionError(f"the results home {self.path} is not writable. Set LAB_HOME.")
+
+
+def _odd_in(path: str) -> list[str]:
+    """What a results home must not have in its path: DuckDB takes ? and \\ for more than letters and knows no bytes
+    that are not UTF-8, and workers find their source through PYTHONPATH."""
+    foreign = path.encode(errors="ignore").decode() != path
+    return sorted(set("?\\" + os.pathsep) & set(path)) + foreign * ["bytes that are not UTF-8"]

@@ -13,7 +13,7 @@ import duckdb
 import polars as pl
 
 from results import bins, collect, load, planned, query, segments
-from results.files import UNREADABLE, fsync_file, fsync_folder, full_disk_code, naming_full_disk
+from results.files import UNREADABLE, BadFile, fsync_file, fsync_folder, full_disk_code, naming_full_disk
 from results.home import Home
 from results.lock import exclusive
 from results.rows import COLUMNS, RowKind
@@ -132,6 +132,8 @@ class _Unusable(Exception):
 
 
 def _build(home: Home, private: Path, fresh: bool) -> _Built:
+    if home.database.is_dir():
+        raise BadFile(home.database, "a folder where the database belongs; move it away")
     if not fresh and home.database.exists():
         try:
             shutil.copyfile(home.database, private)

@@ -16,7 +16,7 @@ from results.files import now, write_json
 from results.home import Home
 from results.lock import exclusive
 from results.process import user
-from results.state import RunState, State, claimable
+from results.state import SETTLED, RunState, State, claimable
 from sweeps import gpus, hosts, launch_local, slurm, snapshot
 from sweeps.hosts import BadHost
 from sweeps.load import sweep_file, whole_path
@@ -122,15 +122,21 @@ def _launch(plan: Plan, home: Home, options: Options, code_hash: str) -> Launche
     found = replace(found, code_hash=code_hash, other_code=code_of(s for s in states if s.code != code_hash))
     # All calls together never start more than this one asks for.
     workers = min(options.workers(plan), len(missing) + running) - busy
+    _withdraw_cancels(home, states)
     if not missing or workers <= 0 or not answers:
         return found
-    for state in missing:
-        if state.attempts or state.state is State.CANCELLED:  # of 10,000 new runs no file is touched
-            home.run(state.run_id).clear_cancel()
     source = home.snapshots / code_hash
     if options.cluster == "local":
         return replace(found, processes=launch_local.start(home, folder, call, source, workers))
     return _submit(plan, home, call, source, workers, options, found)
+
+
+def _withdraw_cancels(home: Home, states: Sequence[RunState]) -> None:
+    """Whoever calls wants the runs, also those that a worker has been asked to stop and has not stopped yet."""
+    for state in states:
+        # Of 10,000 new or finished runs no file is touched.
+        if state.state is State.CANCELLED or (state.attempts and state.state not in SETTLED):
+            home.run(state.run_id).clear_cancel()
 
 
 def _running_for_us(home: Home, folder: Path, states: Sequence[RunState]) -> int:

@@ -25,7 +25,7 @@ def load_run(home: Home, prefix: str) -> tuple[LM, Tokenizer, TokenData, dict[st
     folder = home.run(views.resolve(home, prefix))
     found = folder.latest_checkpoint()
     if found is None:
-        raise SweepError(f"run {folder.run_id} has no checkpoint yet")
+        raise SweepError(f"run {folder.run_id} has no checkpoint in {folder.path}")
     spec = folder.spec()
     config = read_config(spec)
     model = LM(config.model, path=config.train.means.attention)

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from results.files import naming_full_disk, now, write_json
+from results.files import naming_full_disk, now, write_bytes, write_json
 from results.home import Home
 
 ROOMS = ("lmcore", "results", "sweeps")
@@ -22,12 +22,13 @@ SOURCE = Path(__file__).parent.parent
 
 
 def take(home: Home) -> str:
-    """Copy the source to `snapshots/<code_hash>` unless it is there; returns the hash."""
+    """Copy the source to `snapshots/<code_hash>` unless it is there, and mend what is there; returns the hash."""
     sources = {str(path.relative_to(SOURCE)): path.read_bytes() for path in _files()}  # read once: hash and copy agree
     code_hash = _hash(sources)
     folder = home.snapshots / code_hash
-    if not (folder / "SNAPSHOT.json").exists():
+    if not folder.exists():
         _copy(sources, folder, code_hash)
+    _mend(sources, folder, code_hash)
     return code_hash
 
 
@@ -55,13 +56,29 @@ def _copy(sources: Mapping[str, bytes], folder: Path, code_hash: str) -> None:
                 copy.parent.mkdir(parents=True, exist_ok=True)
                 copy.write_bytes(content)
                 copy.chmod(0o444)
-            write_json(private / "SNAPSHOT.json", {"code_hash": code_hash, "created_at": now()} | git_state())
+            _describe(private, code_hash)
             private.rename(folder)
     except OSError as error:
         if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):  # somebody else took the same snapshot a moment ago
             raise
     finally:
         shutil.rmtree(private, ignore_errors=True)
+
+
+def _mend(sources: Mapping[str, bytes], folder: Path, code_hash: str) -> None:
+    """Write again what was deleted or damaged since: a missing room would be taken from an installed package."""
+    for name, content in sources.items():
+        copy = folder / name
+        if not copy.is_file() or copy.read_bytes() != content:
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            write_bytes(copy, content)
+            copy.chmod(0o444)
+    if not (folder / "SNAPSHOT.json").exists():
+        _describe(folder, code_hash)
+
+
+def _describe(folder: Path, code_hash: str) -> None:
+    write_json(folder / "SNAPSHOT.json", {"code_hash": code_hash, "created_at": now()} | git_state())
 
 
 def git_state() -> dict[str, Any]:

@@ -50,9 +50,10 @@ def find_plan(home: Home, name: str) -> StoredPlan:
     if not found:
         called = [plan.identity for plan in plans]
         known = sorted({n for sweep, scale, _ in called for n in (sweep, planned.at_scale(sweep, scale))})
-        listed = f"known: {', '.join(known)}" if known else f"nothing was swept yet in {home.path}"
-        unread = "".join(f"; cannot be read: {error}" for error in damaged)
-        raise SweepError(f"no sweep {name!r}{did_you_mean(name, known)}; {listed}{unread}")
+        told = [f"known: {', '.join(known)}"] if known else []
+        told += [f"cannot be read: {error} (the same `lab sweep` writes it again)" for error in damaged]
+        told = told or [f"nothing was swept yet in {home.path}"]
+        raise SweepError(f"no sweep {name!r}{did_you_mean(name, known)}; {'; '.join(told)}")
     return max(found, key=lambda plan: plan.called_at)
 
 

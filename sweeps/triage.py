@@ -109,7 +109,10 @@ def _log_of(info: AttemptInfo | None) -> tuple[str, ...]:
 
 
 def dead_workers(home: Home, plan: StoredPlan, states: Iterable[RunState]) -> Iterator[Group]:
-    """Workers whose log ends in an error and who never claimed a run: their environment or their host is broken."""
+    """Workers that ended in an error before they could claim a run: their environment or their host is broken.
+
+    Of local ones those that the newest call to start any has started: earlier troubles may be over.
+    """
     states = list(states)
     if all(state.state is State.DONE for state in states):
         return
@@ -123,22 +126,26 @@ def dead_workers(home: Home, plan: StoredPlan, states: Iterable[RunState]) -> It
             log = plan.folder / "jobs" / f"{task}_0_log.out"
             kind, error = _reason(last_lines(log), f"job ended as {end.state} after {end.seconds:.0f} s")
             found[kind, error, end.node].append((task, log))
-    for log in sorted((plan.folder / "workers").glob("*.log")):
-        lines = last_lines(log)
-        if any("Traceback" in line for line in _text(log).splitlines()):
+    logs = sorted((plan.folder / "workers").glob("*.log"))
+    newest = _registered(logs[-1]).get("call") if logs else None
+    for log in logs:
+        lines, registered = last_lines(log), _registered(log)
+        interrupted = lines and lines[-1].strip() == "KeyboardInterrupt"  # by a person, while it imported torch
+        if "Traceback" in _text(log) and not interrupted and registered.get("call") == newest:
             kind, error = _reason(lines, "")
-            found[kind, error, _host_of_worker(log)].append((log.stem, log))
+            found[kind, error, str(registered.get("host", ""))].append((log.stem, log))
     for (kind, error, host), members in found.items():
         names = tuple(name for name, _ in members)
         remedy = REMEDY["env" if kind == "env" else "worker"].replace("--retry-failed", "call again")
         yield Group(kind, error, host, 0, names, last_lines(members[-1][1]), remedy)
 
 
-def _host_of_worker(log: Path) -> str:
+def _registered(log: Path) -> dict[str, Any]:
+    """What the launcher noted of the worker that writes `log`; empty where that cannot be read."""
     try:
-        return str((read_json(log.with_suffix(".json")) or {}).get("host", ""))
+        return read_json(log.with_suffix(".json")) or {}
     except BadFile:
-        return ""
+        return {}
 
 
 def _reason(lines: tuple[str, ...], otherwise: str) -> tuple[str, str]:

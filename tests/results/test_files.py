@@ -80,7 +80,7 @@ def test_full_disk_harms_neither_checkpoints_nor_rows(tmp_path: Path) -> None:
         attempt.close()
 
 
-@pytest.mark.parametrize("name", ["a?b", "a\\b"])
+@pytest.mark.parametrize("name", ["a?b", "a\\b", "a:b", "a\udcffb"])
 def test_a_home_whose_path_duckdb_reads_otherwise_is_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(BadName, match=r"in its path\. Set LAB_HOME"):
         Home(tmp_path / name).ensure()

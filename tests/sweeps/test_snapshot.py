@@ -1,6 +1,7 @@
 """The snapshot that queued jobs run holds the code as it is, committed or not, byte for byte."""
 
 import json
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -69,6 +70,20 @@ def test_the_snapshot_of_a_dirty_checkout_is_byte_for_byte_its_code(source: Path
     assert (told["code_hash"], told["dirty"]) == (dirty, True)
     assert "+WIDTH = 16" in told["git_diff"]
     assert code_in(home.snapshots / clean)["lmcore/model.py"] == b"WIDTH = 8\n", "an earlier one stays as it was"
+
+
+def test_a_damaged_snapshot_is_mended_by_the_next_call(source: Path, home: Home) -> None:
+    """A file that is gone would be imported from an installed package, an empty one does nothing without a word."""
+    folder = home.snapshots / snapshot.take(home)
+    whole = code_in(folder)
+    shutil.rmtree(folder / "lmcore")
+    for name, content in (("sweeps/worker.py", b""), ("results/schema.sql", b"CREATE TA")):
+        (folder / name).unlink()
+        (folder / name).write_bytes(content)
+    (folder / "SNAPSHOT.json").unlink()
+    assert home.snapshots / snapshot.take(home) == folder
+    assert code_in(folder) == whole == code_in(source)
+    assert json.loads((folder / "SNAPSHOT.json").read_text())["code_hash"] == folder.name
 
 
 @pytest.mark.parametrize("changed", ["lmcore/model.py", "sweeps/untracked.py", "lmcore/library/kernels.py"])
