@@ -20,7 +20,6 @@ env: .venv/.ready  ## make .venv with everything needed (again only when the req
 
 demo: env  ## the ffn_ablation question at laptop scale, from nothing to its report
 	$(BIN)/lab sweep ffn_ablation --scale laptop --yes
-	$(BIN)/lab report ffn_ablation
 
 test: env lint types  ## lint, types and tests, but those that take minutes (what needs SLURM skips where there is none)
 	$(PYTEST) -m "not slow"

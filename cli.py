@@ -3,6 +3,7 @@
 The commands of one room are in its `cli` module; here are those that join rooms.
 """
 
+import os
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -214,6 +215,8 @@ def _as_full_disk(error: Exception) -> Exception:
 
 def main() -> None:
     """Entry point. Exit codes: 0 all well, 1 something failed, 2 wrong usage, 130 interrupted."""
+    # Read when numpy is first imported: beside other work two of its threads can be ten times slower than one.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     try:
         app()
     except KeyboardInterrupt:

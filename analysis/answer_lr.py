@@ -279,7 +279,7 @@ def _findings(curves: list[Curve]) -> list[Finding]:
     edge = [c for c in curves if c.best and not c.best.interior and c not in few]
     none = [c for c in curves if c.best is None and c not in few]
     wide = [c for c in curves if c.best and c.best.interior and (c.best.low is None or c.best.high is None)]
-    blind = [c for c in curves if c.sensitivity is None]
+    blind = [c for c in curves if c.sensitivity is None and c.rows["lr"].n_unique() > 1]
     uneven = [c for c in curves if c.sensitivity and _is_uneven(c)]
     kinds = (
         ("lr_at_edge", edge, "the optimum is at the edge of the grid", "Extend the grid past the lowest loss."),

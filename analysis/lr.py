@@ -182,7 +182,8 @@ def sensitivity(
     lrs: Sequence[float] | Floats, losses: Sequence[float] | Floats, initial_loss: float | None = None
 ) -> Sensitivity:
     """LR sensitivity: E over lr in [low, high] of min(loss(lr), loss at initialisation) minus the best loss (Wortsman
-    et al. 2023, arXiv:2309.14322, section 2.2). Without an initial loss, runs that diverged raise LrError."""
+    et al. 2023, arXiv:2309.14322, section 2.2). Fewer than two rates, and runs that diverged without an initial loss,
+    raise LrError."""
     x, y = np.log(np.asarray(lrs, dtype=float)), np.asarray(losses, dtype=float)
     bad = ~np.isfinite(y) if initial_loss is None else ~(y < initial_loss)
     if bad.any() and initial_loss is None:
@@ -190,6 +191,8 @@ def sensitivity(
             f"{int(bad.sum())} runs diverged: their loss counts as the loss at initialisation (--initial-loss)"
         )
     grid, which = _distinct(x)
+    if len(grid) < 2:
+        raise LrError("LR sensitivity needs runs at two rates or more")
     clipped = np.where(bad, np.inf if initial_loss is None else initial_loss, y)
     means = np.bincount(which, clipped) / np.bincount(which)
     rises = means - means.min()

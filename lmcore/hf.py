@@ -97,6 +97,12 @@ def load(folder: Path) -> transformers.PreTrainedModel:
     return cast(transformers.PreTrainedModel, transformers.AutoModelForCausalLM.from_pretrained(folder).eval())
 
 
+def quiet() -> None:
+    """Have transformers keep to itself what it thinks of configs and files, and show no progress bars: for commands."""
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+
+
 def to_hf_tokenizer(tokenizer: Tokenizer) -> transformers.PreTrainedTokenizerFast:
     """The same ids from the same text. Raises NotCovered for a tokenizer that is not one of `lmcore.tokenizer`."""
     from tokenizers import Regex, decoders, models, pre_tokenizers

@@ -169,13 +169,17 @@ def coords(
     model: str | None, sets: Sequence[str], home: Home, widths: Sequence[int], lr: float, steps: int, seeds: int
 ) -> list[dict[str, Any]]:
     """A row per activation and parametrisation: its change at each width, and the slope of their logarithms."""
+    import torch
+
     from lmcore.coords import check
 
     if len(set(widths)) < 2:
         raise SweepError("a slope needs two widths or more")
     rows = []
     for name, run in models(model, None, sets, home).items():
+        torch.set_num_threads(run.train.means.threads)
         for kind in ("standard", "transfer"):
+            print(f"{name}, {kind} parametrisation: d_model {', '.join(map(str, widths))}", file=sys.stderr, flush=True)
             found = check(run.model, sorted(set(widths)), kind == "transfer", lr, steps, seeds)
             for activation, slope in found.slopes().items():
                 changes = dict(zip(map(str, found.widths), found.changes[activation], strict=True))

@@ -55,7 +55,7 @@ def _was_here(run_id: str, home: Home) -> bool:
 
 
 def matmul_flops_per_second(size: int = 384, seconds: float = 0.1) -> float:
-    """float32 matrix-product speed of one thread group of this machine, in FLOP/s."""
+    """float32 matrix-product speed of one thread of this machine (OPENBLAS_NUM_THREADS is 1 in commands), in FLOP/s."""
     import numpy as np
 
     a = np.ones((size, size), dtype=np.float32)

@@ -78,15 +78,17 @@ def started_lines(launched: Launched) -> Iterator[str]:
         yield launched.held
     if not launched.squeue_answers:
         yield "squeue does not answer, so nothing was started; try again later"
+    missing = f"{show.several(launched.missing, 'run')} to do"
     if launched.busy:
-        yield f"{launched.missing} runs to do, {launched.busy} workers are already at work on this sweep"
+        yield f"{missing}, {launched.busy} workers are already at work on this sweep"
     if launched.job_ids:
         jobs = ", ".join(launched.job_ids)
-        yield f"{launched.missing} runs to do, as SLURM job {jobs} with {launched.submitted} workers at most"
+        yield f"{missing}, as SLURM job {jobs} with {launched.submitted} workers at most"
     if launched.refused:
         yield f"SLURM takes no more workers now ({launched.refused}); the same command later continues there"
     if launched.processes:
-        yield f"{launched.missing} runs to do, with {len(launched.processes)} local workers"
+        workers = show.several(len(launched.processes), "local worker")
+        yield f"{missing}, with {workers}"
     if launched.squeue_answers and not (launched.busy or launched.job_ids or launched.processes or launched.held):
         yield "nothing to start: no run is missing (--retry-failed starts failed ones again)"
 

@@ -28,6 +28,7 @@ def load_run(home: Home, prefix: str) -> tuple[LM, Tokenizer, TokenData, dict[st
         raise SweepError(f"run {folder.run_id} has no checkpoint in {folder.path}")
     spec = folder.spec()
     config = read_config(spec)
+    torch.set_num_threads(config.train.means.threads)  # of the run: all cores at once can be ten times slower
     model = LM(config.model, path=config.train.means.attention)
     with checkpoint.naming(folder.checkpoint_folder(found[0])):
         checkpoint.load_weights(model, found[1]["model.safetensors"])
@@ -69,6 +70,7 @@ def export(home: Home, prefix: str, folder: Path) -> dict[str, Any]:
         from lmcore import hf
     except ImportError as error:
         raise SweepError(f"exporting needs the extra `hf` (pip install 'lab[hf]'): {error}") from None
+    hf.quiet()
     model, tokenizer, tokens, spec = load_run(home, prefix)
     hf.export(model, folder, tokenizer)
     there = hf.load(folder)

@@ -9,6 +9,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from lmcore.data import DataInfo
 from results.state import RunState, State
 from sweeps.estimate import Estimate
 from sweeps.plan import Plan, PlannedRun
@@ -57,13 +58,19 @@ def plan_table(plan: Plan, estimate: Estimate | None) -> RenderableType:
     return Group(table, *costs, Text(f"data: {_data_line(plan.runs)}"), *resolved)
 
 
+def several(number: int, noun: str) -> str:
+    """'1 run', '2 runs'."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
 def cost_line(plans: Sequence[Plan], estimates: Sequence[Estimate]) -> str:
     """What plans cost together."""
     totals = [plan.totals() for plan in plans]
     runs, tokens, flops, disk = (sum(t[key] for t in totals) for key in ("runs", "tokens", "train_flops", "disk_bytes"))
     time = f"about {duration(sum(e.seconds for e in estimates))} for what is left"
     how = f"{max(e.workers for e in estimates)} at once ({estimates[0].basis})"
-    return f"{runs} runs, {quantity(tokens)} tokens, {quantity(flops)} FLOPs, {time}, {how}, {quantity(disk)}B of disk"
+    work = f"{several(runs, 'run')}, {quantity(tokens)} tokens, {quantity(flops)} FLOPs"
+    return f"{work}, {time}, {how}, {quantity(disk)}B of disk"
 
 
 def stage_lines(names: Sequence[str], plans: Sequence[Plan], estimates: Sequence[Estimate]) -> Iterator[str]:
@@ -71,7 +78,7 @@ def stage_lines(names: Sequence[str], plans: Sequence[Plan], estimates: Sequence
     for name, plan, time in zip(names, plans, estimates, strict=True):
         t = plan.totals()
         costs = f"{quantity(t['tokens'])} tokens, {quantity(t['train_flops'])} FLOPs, about {duration(time.seconds)}"
-        yield f"{name}: {t['runs']} runs, {costs}"
+        yield f"{name}: {several(t['runs'], 'run')}, {costs}"
     yield f"all stages at most: {cost_line(plans, estimates)}"
 
 
@@ -92,11 +99,19 @@ def _arm_cells(arm: str, runs: Sequence[PlannedRun], baseline: str | None) -> li
 
 
 def _data_line(runs: Iterable[PlannedRun]) -> str:
-    infos = {run.data for run in runs}
-    return "; ".join(
-        f"{d.name}, tokenizer {d.tokenizer}, {quantity(d.train_tokens)} training and "
-        f"{quantity(d.val_tokens)} validation tokens"
-        for d in sorted(infos, key=lambda d: d.fingerprint)
+    longest: dict[DataInfo, int] = {}
+    for run in runs:
+        longest[run.data] = max(run.account.tokens, longest.get(run.data, 0))
+    return "; ".join(_of_data(data, longest[data]) for data in sorted(longest, key=lambda data: data.fingerprint))
+
+
+def _of_data(data: DataInfo, tokens: int) -> str:
+    """What there is to read, and how often a run of so many tokens reads it where that is more than once."""
+    epochs = tokens / max(1, data.train_tokens)
+    again = f" (up to {epochs:.3g} epochs a run)" if epochs > 1 else ""
+    return (
+        f"{data.name}, tokenizer {data.tokenizer}, {quantity(data.train_tokens)} training{again} and "
+        f"{quantity(data.val_tokens)} validation tokens"
     )
 
 

@@ -224,6 +224,22 @@ def test_bad_text_files(content: bytes, words: str, user: User, tmp_path: Path) 
     assert "Traceback" not in done.stderr
 
 
+def test_a_pipe_is_no_text(user: User, tmp_path: Path) -> None:
+    """Nobody may wait for its writer."""
+    os.mkfifo(tmp_path / "pipe")
+    change = f"data.path={tmp_path / 'pipe'}"
+    done = user.lab("sweep", "ffn_ablation", "--scale", "smoke", "--yes", "--set", change, code=1, timeout=60)
+    assert "not a regular file" in done.stderr
+
+
+def test_a_folder_in_the_place_of_the_database_is_named(user: User, sweep_file: Path) -> None:
+    user.lab("sweep", str(sweep_file), "--yes", "--no-report", "--seeds", "1", "--set", "train.steps=3")
+    (user.home / "lab.duckdb").mkdir()
+    done = user.lab("ingest", code=1)
+    assert str(user.home / "lab.duckdb") in done.stderr
+    assert "move it away" in done.stderr
+
+
 def test_a_sweep_file_with_a_bad_name(user: User, tmp_path: Path, sweep_file: Path) -> None:
     odd = tmp_path / "my sweep; rm.py"
     odd.write_text(sweep_file.read_text())

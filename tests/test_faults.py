@@ -132,6 +132,31 @@ def test_a_cancelled_sweep_is_waited_for_when_it_is_called_again(
     assert_same_as_undisturbed(user, undisturbed, sweep_file)
 
 
+def test_a_sweep_called_while_its_cancelled_run_still_saves_goes_on(user: User, sweep_file: Path) -> None:
+    """SIGSTOP stands for a save or an evaluation that takes long."""
+    command = ["sweep", str(sweep_file), "--scale", "long", "--seeds", "1", "--yes", "-j", "1", "--no-wait"]
+    user.lab(*command)
+    wait_until(user.checkpoints, "a checkpoint")
+    (child,) = user.trainers()
+    os.kill(child, signal.SIGSTOP)
+    user.lab("cancel", "width")
+    user.lab(*command)
+    os.kill(child, signal.SIGCONT)
+    assert not list(user.home.glob("runs/*/cancel.json"))
+    before = user.newest_step()
+    wait_until(lambda: user.newest_step() > before, "it to go on")
+    assert "RUNNING" in user.states("width")
+
+
+def test_an_interrupted_start_is_not_told_as_broken_workers(user: User, sweep_file: Path) -> None:
+    launcher = user.start("sweep", str(sweep_file), "--yes", "-j", "2")
+    wait_until(user.worker_pids, "workers", every=0.005)
+    time.sleep(0.3)  # while they import torch
+    launcher.send_signal(signal.SIGINT)
+    assert launcher.wait(timeout=60) == 130
+    assert "ended before they took a run" not in user.lab("failures", "width", code=None).stdout
+
+
 def test_a_run_of_a_host_that_cannot_be_asked_is_left_alone_until_it_is_taken_over(
     user: User, sweep_file: Path
 ) -> None:

@@ -116,6 +116,8 @@ def test_sensitivity_is_the_mean_rise_with_divergence_clipped() -> None:
     assert sensitivity([1e-3, 1e-2], [3.0, 9.0], 8.0).value == pytest.approx(2.5)
     with pytest.raises(LrError, match="--initial-loss"):
         sensitivity(lrs, values)
+    with pytest.raises(LrError, match="two rates"):
+        sensitivity([1e-3, 1e-3], [3.0, 3.1], 8.0)
 
 
 def test_a_law_gives_its_exponents_back_and_its_interval_covers() -> None:
