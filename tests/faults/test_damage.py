@@ -105,6 +105,7 @@ def test_a_full_disk_leaves_the_database_to_be_read(tmp_path: Path, make_sweep: 
     with small_disk(tmp_path / "small", "12m") as place:
         user = User(place / "home")
         user.lab("sweep", str(make_sweep(seeds=2, steps=40)), "--yes", "--no-report", "-j", "1")
+        user.lab("ingest")
         (first_run(user) / "attempts/0001/later").write_text("something new, so that there is something to ingest")
         fill(place)
         done = user.lab("sql", "SELECT count(*) AS n FROM runs")
