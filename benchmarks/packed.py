@@ -39,7 +39,7 @@ class Stacked:
         models = [LM(run.model, seed=run.seed + i, path=means.attention).to(device) for i in range(count)]
         for model in models:
             model.make_ready(run.model.context, torch.device(device))
-        self.run, self.count, self.device, self.base = run, count, device, models[0]
+        self.run, self.device, self.base = run, device, models[0]
         self.parameters, self.buffers = stack_module_state(models)
         train = run.train
         self.optimizer = torch.optim.AdamW(
@@ -49,9 +49,7 @@ class Stacked:
         if means.compile:
             self.losses = torch.compile(self.losses, dynamic=False)
 
-    def loss(
-        self, parameters: dict[str, Tensor], buffers: dict[str, Tensor], inputs: Tensor, targets: Tensor
-    ) -> Tensor:
+    def loss(self, parameters: Tensors, buffers: Tensors, inputs: Tensor, targets: Tensor) -> Tensor:
         """Of one run; a number."""
         with torch.autocast(self.device, torch.bfloat16, enabled=self.run.train.means.precision == "bf16"):
             logits = functional_call(self.base, (parameters, buffers), (inputs,))
@@ -110,7 +108,7 @@ def at_once(contenders: list[Contender], number: int) -> float:
     """Seconds until all have made their turn."""
     began = time.perf_counter()
     for contender in contenders:
-        contender.pipe.send(number)
+        contender.begin(number)
     for contender in contenders:
         contender.answer()
     return time.perf_counter() - began

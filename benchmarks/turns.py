@@ -49,8 +49,12 @@ class Contender:
 
     def turn(self, number: int) -> float:
         """Seconds of step `number`."""
-        self.pipe.send(number)
+        self.begin(number)
         return float(self.answer())
+
+    def begin(self, number: int) -> None:
+        """Have it make step `number`; `answer` waits for its seconds."""
+        self.pipe.send(number)
 
     def answer(self) -> Any:
         found = self.pipe.recv()

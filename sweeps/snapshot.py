@@ -26,9 +26,10 @@ def take(home: Home) -> str:
     sources = {str(path.relative_to(SOURCE)): path.read_bytes() for path in _files()}  # read once: hash and copy agree
     code_hash = _hash(sources)
     folder = home.snapshots / code_hash
-    if not folder.exists():
+    if folder.exists():
+        _mend(sources, folder, code_hash)
+    else:
         _copy(sources, folder, code_hash)
-    _mend(sources, folder, code_hash)
     return code_hash
 
 

@@ -299,9 +299,9 @@ def test_a_home_that_may_only_be_read_can_be_read(user: User, sweep_file: Path, 
 
 
 def test_wrong_usage_is_exit_code_2(user: User) -> None:
-    user.lab("sweep", code=2)
-    user.lab("nonsense", code=2)
-    user.lab("sweep", "ffn_ablation", "--nonsense", code=2)
+    assert "Missing argument" in user.lab("sweep", code=2).stderr
+    assert "nonsense" in user.lab("nonsense", code=2).stderr
+    assert "--nonsense" in user.lab("sweep", "ffn_ablation", "--nonsense", code=2).stderr
 
 
 def test_flops_of_a_known_model_of_an_experiment_and_of_ones_own(user: User) -> None:

@@ -313,8 +313,10 @@ def test_a_terminal_that_closes_ends_nothing(user: User, cluster: Cluster, make_
     wait_until(lambda: list(user.home.glob("sweeps/*/*/submissions/*.json")), "the record of it")
     time.sleep(0.5)
     os.killpg(launcher.pid, signal.SIGHUP)
-    launcher.wait(timeout=30)
+    assert launcher.wait(timeout=30) != 0, "it was still there when the terminal closed"
     wait_until(lambda: user.states("tiny") == ["DONE"] * 4, "all runs to finish by themselves", 180)
+    assert set(user.attempts().values()) == {1}
+    assert len(user.weights()) == 4, "what ended with nobody there is in the database all the same"
 
 
 def test_a_python_that_is_gone_is_named_and_not_tried_again_by_itself(

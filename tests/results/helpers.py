@@ -1,5 +1,6 @@
 """Small real runs, and real processes to kill."""
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -153,11 +154,9 @@ def fill(folder: Path, leave_bytes: int = 0) -> Path:
     """Use up the space at `folder` except for `leave_bytes`; returns the file to delete again."""
     junk = folder / "junk"
     with junk.open("wb", buffering=0) as file:
-        try:
+        with contextlib.suppress(OSError):
             while file.write(b"\0" * 4096) == 4096:
-                pass
-        except OSError:
-            pass
+                continue
         if leave_bytes:
             file.truncate(max(0, file.tell() - leave_bytes))
     return junk
