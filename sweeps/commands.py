@@ -108,7 +108,7 @@ def _notes(queue: slurm.Queue) -> list[str]:
     silent = (
         [] if queue.answered else ["squeue does not answer: what runs on other hosts is known by its heartbeat only"]
     )
-    return silent + ([queue.advice] if queue.advice else [])
+    return silent + queue.remarks
 
 
 def status_table(answer: dict[str, Any]) -> RenderableType:

@@ -48,9 +48,9 @@ class Monitor:
             table.add_row(*self._cells(state, run))
         hidden = len(pairs) - MOST_ROWS
         more = [Text(f"... and {hidden} more")] if hidden > 0 else []
-        advice = [Text(self.queue.advice, style="yellow")] if self.queue.advice else []
+        remarks = [Text(remark, style="yellow") for remark in self.queue.remarks]
         line = f"{self.plan.content['sweep']}: {counts_line(states)} ({self.eta.line(states)})"
-        return Group(table, *more, *advice, Text(line))
+        return Group(table, *more, *remarks, Text(line))
 
     def _cells(self, state: RunState, run: Mapping[str, Any]) -> list[Text]:
         seen = views.progress(self.home.run(state.run_id))

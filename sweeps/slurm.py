@@ -32,13 +32,14 @@ SUBMISSIONS, ADVANCES = "submissions", "advances"  # folders of a plan: its work
 class Queue:
     """What squeue says of one plan's jobs. `answered` is False when it could not be asked.
 
-    `held` maps a task to the reason; `nameless`: a submission whose job id was never learnt, so that a claim may name
-    a job that no submission knows.
+    `held` and `waiting` map a task to the reason; `nameless`: a submission whose job id was never learnt, so that a
+    claim may name a job that no submission knows.
     """
 
     answered: bool = True
     words: Mapping[str, str] = field(default_factory=dict)  # task id such as 12_3 -> SLURM's state
     held: Mapping[str, str] = field(default_factory=dict)
+    waiting: Mapping[str, str] = field(default_factory=dict)  # of those that are not held
     nameless: bool = False
 
     @property
@@ -55,6 +56,13 @@ class Queue:
         ids = tasks if len(tasks) <= 8 else sorted({task.partition("_")[0] for task in tasks})
         reasons = ", ".join(sorted(set(self.held.values())))
         return f"{len(tasks)} jobs are held by SLURM ({reasons}): scontrol release {','.join(ids)}"
+
+    @property
+    def remarks(self) -> list[str]:
+        """What a person should know of the whole queue: why jobs wait, and how to let held ones go."""
+        reasons = ", ".join(sorted(set(self.waiting.values()) - {"None", ""}))
+        waits = f"{len(self.waiting)} jobs wait in SLURM's queue: {reasons}"
+        return ([waits] if reasons else []) + ([self.advice] if self.held else [])
 
     def hint(self) -> Hint:
         """The same as a hint for run states."""
@@ -153,12 +161,14 @@ def queue(plan: Path, confirm: bool = False, kind: str = SUBMISSIONS) -> Queue:
     rows = _rows([s["uuid"] for s in submissions])
     if rows is None:
         return Queue(answered=False)
-    words, held = dict.fromkeys(_tasks(submissions), "COMPLETED"), dict[str, str]()
+    words, held, waiting = dict.fromkeys(_tasks(submissions), "COMPLETED"), dict[str, str](), dict[str, str]()
     for task, word, reason in rows:
         words[task] = word
         if word in HELD or (word == "PENDING" and re.search("held|hold", reason, re.IGNORECASE)):
             held[task] = reason
-    found = Queue(True, words, held, nameless=any("job_id" not in s for s in submissions))
+        elif word == "PENDING":
+            waiting[task] = reason
+    found = Queue(True, words, held, waiting, nameless=any("job_id" not in s for s in submissions))
     if confirm and any(word in GONE for word in words.values()):
         time.sleep(SECOND_LOOK_S)
         return twice(found, queue(plan, kind=kind))
@@ -173,7 +183,7 @@ def twice(first: Queue, second: Queue) -> Queue:
     for task, word in first.words.items():
         if word not in GONE and words.get(task, "COMPLETED") in GONE:
             words[task] = word
-    return Queue(True, words, second.held, second.nameless)
+    return Queue(True, words, second.held, second.waiting, second.nameless)
 
 
 def endings(plan: Path) -> list[Ending]:

@@ -109,6 +109,10 @@ class User:
     def checkpoints(self) -> int:
         return len(list(self.home.glob("runs/*/checkpoints/step_*/manifest.json")))
 
+    def trained(self) -> int:
+        """Runs that have a checkpoint."""
+        return len({path.parents[2] for path in self.home.glob("runs/*/checkpoints/step_*/manifest.json")})
+
     def newest_step(self) -> int:
         """Of all whole checkpoints; 0 without one."""
         found = self.home.glob("runs/*/checkpoints/step_*/manifest.json")

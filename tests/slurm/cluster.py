@@ -198,11 +198,21 @@ def start_munged() -> None:
 
 
 def log_tails(lines: int = 15) -> str:
-    tails = []
+    tails = [ask("sinfo", "--long", "--list-reasons"), ask("squeue", "--long")]
     for path in [folder() / daemon / name for daemon in DAEMONS for name in ("output", "log")]:
         if path.exists():
             tails += [f"--- {path}", *path.read_text(errors="replace").splitlines()[-lines:]]
     return "\n".join(tails)
+
+
+def bring_back(timeout: float = 60) -> None:
+    """An administrator's word: no job is left, and a node that SLURM has drained works again.
+
+    SLURM drains one where a job ended while slurmd was dead, or where a killed slurmctld forgot that a job had begun.
+    """
+    end_jobs()
+    ask("scontrol", "update", "nodename=lab-node", "state=resume")  # refused where the node is sound
+    wait_idle(timeout)
 
 
 def wait_idle(timeout: float) -> None:

@@ -4,7 +4,7 @@ import fcntl
 import os
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -46,7 +46,18 @@ def _alone_on_the_cluster(request: pytest.FixtureRequest) -> Iterator[None]:
     # A lock on a file, because xdist's workers are processes.
     with Path(os.environ["SLURM_CONF"]).with_name("test.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
+        if cluster.alive():
+            cluster.bring_back()
         yield
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """A test that failed shows what the cluster says: whether it or we were at fault."""
+    report = yield
+    if report.failed and item.get_closest_marker("slurm") and cluster.alive():
+        report.sections.append(("the cluster", cluster.log_tails()))
+    return report
 
 
 @pytest.fixture

@@ -147,7 +147,9 @@ def test_status_and_cancel_know_the_queue(user: User, place: Path, sweep_file: P
     try:
         wait_until(lambda: _state(urgent) == "RUNNING", "the node to be occupied", 30)
         user.lab("sweep", str(sweep_file), *ON_SLURM, "--no-wait")
-        assert set(user.states("width")) == {"QUEUED"}
+        told = user.json("status", "width")
+        assert {run["state"] for run in told["runs"]} == {"QUEUED"}
+        assert any("2 jobs wait in SLURM's queue: " in note for note in told["notes"])
         again = user.lab("sweep", str(sweep_file), *ON_SLURM, "--no-wait")
         assert "already at work" in again.stderr
         user.lab("cancel", "width")
@@ -169,7 +171,8 @@ def test_a_controller_that_restarts_mid_sweep_disturbs_nothing(user: User, sweep
     wait_until(user.checkpoints, "a checkpoint")
     pid = cluster.pid_of("slurmctld")
     assert pid is not None
-    os.kill(pid, signal.SIGKILL)
+    # In order: killed, it forgets what it had not written down, and drains the node (the storm of kills does that).
+    os.kill(pid, signal.SIGTERM)
     wait_until(lambda: cluster.pid_of("slurmctld") is None, "the controller to be gone", 20)
     assert set(user.states("width")) <= {"RUNNING", "UNKNOWN", "DONE", "PLANNED"}
     cluster.spawn("slurmctld", "-f", str(cluster.conf_path()))
@@ -181,7 +184,7 @@ def test_a_controller_that_restarts_mid_sweep_disturbs_nothing(user: User, sweep
 def test_scancel_saves_and_a_new_call_goes_on(user: User, sweep_file: Path) -> None:
     sweep = ["sweep", str(sweep_file), "--scale", "long", *ON_SLURM, "--no-wait"]
     user.lab(*sweep)
-    wait_until(user.checkpoints, "a checkpoint")
+    wait_until(lambda: user.trained() == 2, "a checkpoint of both runs")
     subprocess.run(["scancel", "--name", next(user.home.glob("sweeps/*/*/submissions/*.json")).stem], check=True)
     wait_until(lambda: not user.worker_pids(), "the workers to save and leave", 40)
     assert set(user.states("width")) == {"PREEMPTED"}
