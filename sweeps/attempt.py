@@ -22,7 +22,7 @@ from results.home import Home
 from results.record import BEAT_EVERY_S, Attempt, RunFolder, Superseded
 from sweeps import environment
 from sweeps.exits import DISK_FULL, ENDED, FAILED, NO_ENVIRONMENT, NOT_CLAIMED
-from sweeps.ranks import in_ranks
+from sweeps.ranks import HangWatch, in_ranks
 from sweeps.signals import StopFlag
 
 log = logging.getLogger("lab")
@@ -37,6 +37,7 @@ class RecordSink:
     def __init__(self, attempt: Attempt, flag: StopFlag, deadline: float | None) -> None:
         self.attempt, self.flag, self.deadline = attempt, flag, deadline
         self.looked, self.step = 0.0, 0
+        self.hang_watch = HangWatch(self._asked)
 
     def beat_on(self) -> None:
         """Beat from now on in a thread of its own: a long step, evaluation or save is no silence."""
@@ -61,20 +62,25 @@ class RecordSink:
         self.attempt.telemetry_rows(rows)
 
     def save_checkpoint(self, step: int, blobs: Blobs) -> None:
-        self.attempt.save_checkpoint(step, blobs)
+        with self.hang_watch.paused():
+            self.attempt.save_checkpoint(step, blobs)
         log.info("checkpoint at step %d", step)
 
     def stop_reason(self, step: int) -> str | None:
         """The first reason to stop, or None. Being superseded ends the attempt at once, without a checkpoint."""
         self.step = step
+        self.hang_watch.step_ended()
         if self.attempt.superseded():
             raise Superseded(f"attempt {self.attempt.number} of run {self.attempt.run.run_id}")
+        if not self.flag.reason and time.monotonic() - self.looked < LOOK_EVERY_S:
+            return None
+        self.looked = time.monotonic()
+        return self._asked()
+
+    def _asked(self) -> str | None:
+        """What a signal, a person or the clock asks for."""
         if self.flag.reason:
             return self.flag.reason
-        now = time.monotonic()
-        if now - self.looked < LOOK_EVERY_S:
-            return None
-        self.looked = now
         if self.attempt.run.cancel_requested() and (asked := self.attempt.run.stop_request()):
             return asked
         return "time_limit" if self.deadline is not None and time.time() > self.deadline else None
@@ -135,7 +141,9 @@ def _train(home: Home, run: RunFolder, attempt: Attempt, flag: StopFlag, deadlin
             log.info(
                 "attempt %d of run %s starts at step %d of %d", attempt.number, run.run_id, step, config.train.steps
             )
-            return train(config, tokens, _beating_sink(attempt, flag, deadline, step), blobs, device), device
+            sink = _beating_sink(attempt, flag, deadline, step)
+            with sink.hang_watch.watching(config.train.processes):
+                return train(config, tokens, sink, blobs, device), device
         return train(config, tokens, Silent(), blobs, device), device
 
     with checkpoint.naming(run.checkpoint_folder(step)):

@@ -1,12 +1,15 @@
 """A run of several processes is one attempt: rank 0 claims, writes and is signalled; the others only compute."""
 
+import contextlib
 import logging
 import os
+import select
 import shutil
 import signal
 import tempfile
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypeVar
 
@@ -21,10 +24,66 @@ Result = TypeVar("Result")
 Task = Callable[[int, str], Result]
 
 END_WAIT_S = 10.0  # for the other ranks to leave after rank 0 is done
+HUNG_AFTER_S = 8.0  # without the end of a step, if that is more than three times the longest one before
+HANG_LOOK_S = 0.5
 
 
 class RankDied(RuntimeError):
     """Another process of this run ended before its time."""
+
+
+class HangWatch:
+    """Kills rank 0, and so all, where a stop was asked for and no step ends: while another rank hangs nobody hears it.
+
+    The run is then LOST, as if it had been killed, and goes on from its checkpoint. `asked`: the reason to stop, or
+    None.
+    """
+
+    def __init__(self, asked: Callable[[], str | None]) -> None:
+        self.asked = asked
+        self.last_step_ended, self.longest_step = time.monotonic(), 0.0  # seconds
+        self.is_paused = False
+
+    @contextlib.contextmanager
+    def watching(self, size: int) -> Iterator[None]:
+        """Within this a thread watches a run of `size` processes; one alone needs no watch."""
+        if size == 1:
+            yield
+            return
+        # Python runs no handler while the main thread waits in a collective; only this pipe tells of a signal then.
+        told, tell = os.pipe()
+        os.set_blocking(tell, False)
+        signal.set_wakeup_fd(tell, warn_on_full_buffer=False)
+        threading.Thread(target=self._watch, args=(told,), daemon=True).start()
+        yield
+        self.is_paused = True  # what is left is not training
+        signal.set_wakeup_fd(-1)
+
+    def step_ended(self) -> None:
+        """To be called between two steps; what lies between them, an evaluation for one, counts with them."""
+        now = time.monotonic()
+        self.last_step_ended, self.longest_step = now, max(self.longest_step, now - self.last_step_ended)
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """Within this rank 0 works alone, however long that takes."""
+        self.is_paused = True
+        yield
+        self.is_paused = False
+        self.last_step_ended = time.monotonic()
+
+    def _watch(self, told: int) -> None:
+        asked_at: float | None = None
+        while True:
+            has_signal = bool(select.select([told], [], [], HANG_LOOK_S)[0]) and os.read(told, 1)[0] in REASONS
+            if asked_at is None and (has_signal or self.asked()):
+                asked_at = time.monotonic()
+            if asked_at is None or self.is_paused:
+                continue
+            silent = time.monotonic() - max(asked_at, self.last_step_ended)
+            if silent > max(HUNG_AFTER_S, 3 * self.longest_step):
+                log.error("no step has ended for %.0f s: another process of the run hangs", silent)
+                os.kill(os.getpid(), signal.SIGKILL)
 
 
 def in_ranks(size: int, task: Task[Result]) -> Result:

@@ -25,15 +25,33 @@ def test_a_killed_rank_is_a_lost_run_that_goes_on_from_its_checkpoint(user: User
     command = ["sweep", str(sweep_file), *TWO, "--scale", "medium", "--seeds", "1", "--yes", "--no-report", "-j", "1"]
     user.lab(*command, "--no-wait")
     wait_until(user.checkpoints, "a checkpoint")
-    pids = user.worker_pids()
-    ranks = [pid for pid in pids if parent(pid) in pids and parent(parent(pid)) in pids]
-    assert len(ranks) == 1, "worker, rank 0, rank 1"
-    os.kill(ranks[0], signal.SIGKILL)
+    _, _, rank = sorted(user.worker_pids(), key=lambda pid: _depth(user, pid))
+    os.kill(rank, signal.SIGKILL)
     wait_until(lambda: not user.worker_pids(), "the sweep to end by itself")
     user.lab(*command)
     assert user.states("width") == ["DONE"] * 2
     assert max(user.attempts().values()) == 2
     assert user.json("sql", CLASHES) == []
+
+
+def test_a_rank_that_hangs_does_not_keep_a_signal_from_being_heard(user: User, sweep_file: Path) -> None:
+    command = ["sweep", str(sweep_file), *TWO, "--scale", "medium", "--seeds", "1", "--yes", "--no-report", "-j", "1"]
+    user.lab(*command, "--no-wait")
+    wait_until(user.checkpoints, "a checkpoint")
+    worker, _, rank = sorted(user.worker_pids(), key=lambda pid: _depth(user, pid))
+    os.kill(rank, signal.SIGSTOP)
+    os.kill(worker, signal.SIGTERM)
+    wait_until(lambda: not user.worker_pids(), "all to leave", 60)
+    assert "another process of the run hangs" in next(user.home.glob("runs/*/attempts/0001/log.txt")).read_text()
+    user.lab(*command)
+    assert user.states("width") == ["DONE"] * 2
+    assert sorted(user.attempts().values()) == [1, 2]
+    assert user.json("sql", CLASHES) == []
+
+
+def _depth(user: User, pid: int) -> int:
+    """0 for the worker, 1 for rank 0, 2 for the others."""
+    return 1 + _depth(user, parent(pid)) if parent(pid) in user.worker_pids() else 0
 
 
 def test_ctrl_c_stops_all_ranks_at_one_step(user: User, sweep_file: Path) -> None:
