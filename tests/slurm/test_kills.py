@@ -2,7 +2,8 @@
 
 import os
 import signal
-import subprocess
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -28,11 +29,32 @@ def restart(daemon: str) -> bool:
     os.kill(pid, signal.SIGKILL)
     wait_until(lambda: cluster.pid_of(daemon) is None, f"{daemon} to be gone", 20)
     cluster.spawn(daemon, "-f", str(cluster.conf_path()))
-    # SLURM may drain the node over it (`cluster.bring_back` says when); an administrator's word brings it back.
-    subprocess.run(["scontrol", "update", "nodename=lab-node", "state=resume"], capture_output=True)
     return True
 
 
+@pytest.fixture
+def administrator() -> Iterator[None]:
+    """Somebody who does what SLURM, and `lab status`, ask for: brings back a drained node, lets held jobs go.
+
+    `cluster.bring_back` says when SLURM drains a node; the jobs that it could not start there it holds.
+    """
+    over = threading.Event()
+
+    def care() -> None:
+        while not over.wait(2):
+            cluster.ask("scontrol", "update", "nodename=lab-node", "state=resume")
+            jobs = cluster.ask("squeue", "--noheader", "--format=%i %r").splitlines()
+            if held := [line.split()[0] for line in jobs if "held" in line]:
+                cluster.ask("scontrol", "release", ",".join(held))
+
+    carer = threading.Thread(target=care)
+    carer.start()
+    yield
+    over.set()
+    carer.join()
+
+
+@pytest.mark.usefixtures("administrator")
 def test_runs_launchers_and_daemons_are_killed_and_nothing_is_lost(user: User, place: Path, sweep_file: Path) -> None:
     calm, sweep = User(place / "calm"), ["sweep", str(sweep_file), *RUNS]
     calm.lab(*sweep)
