@@ -17,12 +17,28 @@ from results.console import HomeOption, JsonFlag, home_at, ingested, print_json,
 from sweeps.cli import ScaleOption, Sets
 
 app = typer.Typer(
-    help="Ablation and scaling experiments for decoder-only language models.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
+
+
+def _say_version(asked: bool) -> None:
+    if asked:
+        from importlib.metadata import version
+
+        print(f"lab {version('lab')}")
+        raise typer.Exit
+
+
+@app.callback()
+def lab(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_say_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Ablation and scaling experiments for decoder-only language models."""
 
 
 @app.command()

@@ -55,9 +55,11 @@ class HangWatch:
         os.set_blocking(tell, False)
         signal.set_wakeup_fd(tell, warn_on_full_buffer=False)
         threading.Thread(target=self._watch, args=(told,), daemon=True).start()
-        yield
-        self.is_paused = True  # what is left is not training
-        signal.set_wakeup_fd(-1)
+        try:
+            yield
+        finally:
+            self.is_paused = True  # what is left is not training
+            signal.set_wakeup_fd(-1)
 
     def step_ended(self) -> None:
         """To be called between two steps; what lies between them, an evaluation for one, counts with them."""

@@ -55,13 +55,13 @@ class Queue:
         tasks = list(self.held)
         ids = tasks if len(tasks) <= 8 else sorted({task.partition("_")[0] for task in tasks})
         reasons = ", ".join(sorted(set(self.held.values())))
-        return f"{len(tasks)} jobs are held by SLURM ({reasons}): scontrol release {','.join(ids)}"
+        return f"jobs held by SLURM: {len(tasks)} ({reasons}); to let them go: scontrol release {','.join(ids)}"
 
     @property
     def remarks(self) -> list[str]:
         """What a person should know of the whole queue: why jobs wait, and how to let held ones go."""
         reasons = ", ".join(sorted(set(self.waiting.values()) - {"None", ""}))
-        waits = f"{len(self.waiting)} jobs wait in SLURM's queue: {reasons}"
+        waits = f"jobs waiting in SLURM's queue: {len(self.waiting)} ({reasons})"
         return ([waits] if reasons else []) + ([self.advice] if self.held else [])
 
     def hint(self) -> Hint:

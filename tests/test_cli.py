@@ -4,6 +4,7 @@ import json
 import os
 import re
 import subprocess
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -333,6 +334,10 @@ def test_help_is_quick_and_light(user: User) -> None:
     assert "sweep" in text
     spent = after.children_user - before.children_user + after.children_system - before.children_system
     assert spent < 0.4
+
+
+def test_it_tells_its_version(user: User) -> None:
+    assert user.lab("--version").stdout == f"lab {version('lab')}\n"
 
 
 def test_every_command_has_help(user: User) -> None:

@@ -149,7 +149,7 @@ def test_status_and_cancel_know_the_queue(user: User, place: Path, sweep_file: P
         user.lab("sweep", str(sweep_file), *ON_SLURM, "--no-wait")
         told = user.json("status", "width")
         assert {run["state"] for run in told["runs"]} == {"QUEUED"}
-        assert any("2 jobs wait in SLURM's queue: " in note for note in told["notes"])
+        assert any("jobs waiting in SLURM's queue: 2 (" in note for note in told["notes"])
         again = user.lab("sweep", str(sweep_file), *ON_SLURM, "--no-wait")
         assert "already at work" in again.stderr
         user.lab("cancel", "width")
