@@ -53,6 +53,7 @@ SMOOTHING = (
 )
 RAW = "A line per run, not smoothed: of every bin of steps the lowest and the highest loss; ×: a loss not finite."
 POSITION = "After the last step. Line: mean over seeds; band: lowest to highest seed. A point: half an octave."
+LENGTHS = "By `lab lengths`, without more training; dashed: RoPE stretched; vertical: the last trained position."
 CUT_NOTE = "The early fall is cut off."
 
 
@@ -217,7 +218,18 @@ def _positions(con: "DuckDBPyConnection", plan: Plan, looks: dict[str, Look]) ->
         others = set(losses["arm"]) - {*gap["arm"], plan.baseline}
         left = f" Evaluated on other sequences, and left out: {', '.join(sorted(others))}." if others else ""
         pictures.append(Picture("position_difference", title, f"Paired by seed. {POSITION}{left}", figure))
-    return pictures
+    return [*pictures, *_longer(con, plan, looks)]
+
+
+def _longer(con: "DuckDBPyConnection", plan: Plan, looks: dict[str, Look]) -> list[Picture]:
+    """What `lab lengths` has measured beyond the training length."""
+    losses = positions.longer_losses(con, plan)
+    if losses.is_empty():
+        return []
+    title = "Loss beyond the training length"
+    left = f" Not measured: {', '.join(others)}." if (others := sorted(looks.keys() - set(losses["arm"]))) else ""
+    figure = positions.longer_figure(losses, title, looks)
+    return [Picture("lengths", title, f"{LENGTHS} {POSITION}{left}", figure)]
 
 
 def _curves(con: "DuckDBPyConnection", plan: Plan, looks: dict[str, Look]) -> list[Picture]:

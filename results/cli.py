@@ -55,7 +55,7 @@ def ingest(
 
 @app.command()
 def sql(query: str, as_json: JsonFlag = False, home: HomeOption = None) -> None:
-    """Query the tables plans, plan_runs, trials, runs, attempts, train, evals, positions, telemetry and decode."""
+    """Query tables: plans, plan_runs, trials, runs, attempts, train, evals, positions, telemetry, decode, lengths."""
     from results.query import rows
 
     print_rows(rows(ingested(home), query), as_json)

@@ -22,7 +22,7 @@ from results.rows import COLUMNS, RowKind
 from results.state import ENDED, RunState, State, run_state
 
 Row = dict[str, Any]
-SMALL_TABLES = ("plans", "plan_runs", "trials", "runs", "attempts", "snapshots", "decode")
+SMALL_TABLES = ("plans", "plan_runs", "trials", "runs", "attempts", "snapshots", "decode", "lengths")
 UNSETTLED = ""  # the signature of what has to be read again: its state depends on more than its files, or it moved
 
 
@@ -250,6 +250,8 @@ def _add_run(found: Survey, run: RunFolder) -> None:
         done = {name: convert(value.get(name)) for name, convert in _FINAL.items()}
     with found.tolerating(run.path / "decode.json"):
         found.tables["decode"].extend(_decode(run.run_id, read_json(run.path / "decode.json") or {}))
+    with found.tolerating(run.path / "lengths.json"):
+        found.tables["lengths"].extend(_lengths(run.run_id, read_json(run.path / "lengths.json") or {}))
     with found.tolerating(run.path / "spec.json"):
         found.tables["runs"].append({**_spec(run.spec()), "run_id": run.run_id, **_state(state), **done})
 
@@ -261,6 +263,18 @@ def _decode(run_id: str, value: Row) -> Iterator[Row]:
             **{name: integer(row[name]) for name in ("batch", "prompt", "new", "cache_bytes", "cache_bytes_counted")},
             **{name: real(row[name]) for name in ("prefill_s", "token_s", "tokens_per_s")},
             "device": text(value.get("device")),
+            "measured_at": text(value.get("measured_at")),
+        }
+
+
+def _lengths(run_id: str, value: Row) -> Iterator[Row]:
+    for row in value.get("rows", []):
+        yield {
+            "run_id": run_id,
+            "context": integer(value["context"]),
+            "scaling": text(row["scaling"]),
+            **{name: integer(row[name]) for name in ("start", "stop")},
+            "loss": real(row["loss"]),
             "measured_at": text(value.get("measured_at")),
         }
 

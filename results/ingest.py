@@ -60,6 +60,7 @@ DELETE FROM quarantine WHERE folder IN (FROM touched) AND reason <> '{load.BAD_L
 DELETE FROM runs WHERE 'runs/' || run_id IN (FROM touched);
 DELETE FROM attempts WHERE 'runs/' || run_id IN (FROM touched);
 DELETE FROM decode WHERE 'runs/' || run_id IN (FROM touched);
+DELETE FROM lengths WHERE 'runs/' || run_id IN (FROM touched);
 DELETE FROM snapshots WHERE 'snapshots/' || code_hash IN (FROM touched);
 DELETE FROM plans WHERE 'sweeps/' || sweep || '/' || plan_id IN (FROM touched);
 DELETE FROM plan_runs WHERE 'sweeps/' || sweep || '/' || plan_id IN (FROM touched);

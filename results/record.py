@@ -192,6 +192,10 @@ class RunFolder:
         """What generating with this run's model costs; the newest measurement replaces the one before."""
         write_json(self.path / "decode.json", {"device": device, "measured_at": now(), "rows": list(rows)})
 
+    def record_lengths(self, context: int, rows: Sequence[Mapping[str, float | int | str]]) -> None:
+        """Loss by position in sequences of `context` tokens; the newest measurement replaces the one before."""
+        write_json(self.path / "lengths.json", {"context": context, "measured_at": now(), "rows": list(rows)})
+
     def request_cancel(self, by: str, reason: StopRequest = "cancelled") -> None:
         """Ask whoever runs or would run this to stop, as cancelled, or as pruned: an answer, which stays."""
         self.path.mkdir(parents=True, exist_ok=True)

@@ -74,6 +74,12 @@ CREATE TABLE decode (
     cache_bytes BIGINT, cache_bytes_counted BIGINT, device TEXT, measured_at TEXT
 );
 
+-- `lab lengths`: mean loss at positions start to stop - 1 of sequences of context tokens, longer than in training, with
+-- RoPE as it was trained (none) or stretched.
+CREATE TABLE lengths (
+    run_id TEXT, context BIGINT, scaling TEXT, start BIGINT, stop BIGINT, loss DOUBLE, measured_at TEXT
+);
+
 CREATE TABLE quarantine (folder TEXT, path TEXT, byte_offset BIGINT, reason TEXT, content TEXT);
 
 -- How far each file has been read: rows before byte_offset are in the tables above, or, if spilled, in a segment.

@@ -1,4 +1,4 @@
-"""The commands about sweeps and models: status, show, cancel, generate, decode, export, flops."""
+"""The commands about sweeps and models: status, show, cancel, generate, lengths, decode, export, flops."""
 
 from typing import Annotated
 
@@ -123,6 +123,26 @@ def generate(
         print_json([{"prompt": text, "continuation": more} for text, more in zip(prompt, new, strict=True)])
     else:
         print("\n---\n".join(text + more for text, more in zip(prompt, new, strict=True)))
+
+
+@app.command()
+def lengths(
+    name: str,
+    context: Annotated[int, typer.Option(min=2, help="Tokens of a sequence, more than in training.")],
+    scaling: Annotated[
+        list[str] | None, typer.Option(help="none, linear, ntk or yarn; may be repeated [default: all].")
+    ] = None,
+    as_json: JsonFlag = False,
+    home: HomeOption = None,
+) -> None:
+    """Measure how the models of a sweep do beyond their training length, RoPE as trained or stretched."""
+    from lmcore.lengths import SCALINGS
+    from sweeps.lengths import losses_beyond
+
+    if unknown := set(scaling or ()) - set(SCALINGS):
+        raise typer.BadParameter(f"{', '.join(sorted(unknown))}: not one of {', '.join(SCALINGS)}")
+    wanted = [one for one in SCALINGS if not scaling or one in scaling]
+    print_rows(losses_beyond(home_at(home), name, context, wanted), as_json)
 
 
 @app.command()

@@ -38,6 +38,22 @@ def test_from_a_question_to_a_report(user: User, sweep_file: Path) -> None:
     _look_at_everything(user)
 
 
+def _look_beyond_the_training_length(user: User) -> None:
+    rows = user.json("lengths", "width", "--context", "48", "--scaling", "yarn", "--scaling", "none")
+    assert [(row["arm"], row["scaling"], row["runs"]) for row in rows] == [
+        (arm, scaling, 2) for arm in ("relu", "swiglu") for scaling in ("none", "yarn")
+    ]
+    stored = user.json(
+        "sql",
+        "SELECT arm, scaling, sum(l.loss * (stop - start)) FILTER (start >= 16) / 32 / 2 AS beyond "
+        "FROM lengths l JOIN plan_runs USING (run_id) GROUP BY ALL ORDER BY ALL",
+    )
+    assert [row["beyond"] for row in stored] == pytest.approx([row["beyond"] for row in rows])
+    assert any("lengths" in path for path in user.json("report", "width")["images"])
+    assert "16 tokens are not more than the 16" in user.lab("lengths", "width", "--context", "16", code=1).stderr
+    assert "not one of none, linear" in user.lab("lengths", "width", "--context", "48", "--scaling", "x", code=2).stderr
+
+
 def _look_at_everything(user: User) -> None:
     """Every command that reads, on a finished sweep."""
     status = user.json("status", "width")
@@ -62,6 +78,7 @@ def _look_at_everything(user: User) -> None:
     assert [row["run_id"] for row in stored] == sorted(row["run_id"] for row in costs)
     assert all(row["cache_bytes"] == row["cache_bytes_counted"] for row in stored)
     assert any("decode" in path for path in user.json("report", "width")["images"])
+    _look_beyond_the_training_length(user)
     per_run = user.json("sql", "SELECT run_id, count(*) AS n, count(DISTINCT step) AS steps FROM train GROUP BY 1")
     assert [(row["n"], row["steps"]) for row in per_run] == [(30, 30)] * 4
     planned_is_logged = user.json(

@@ -3,13 +3,14 @@
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from analysis.draw import looks_for
-from analysis.positions import final_losses, minus_baseline, over_seeds, position_figure
+from analysis.positions import final_losses, longer_figure, longer_losses, minus_baseline, over_seeds, position_figure
 from analysis.report import write_report
 from analysis.select import Plan, resolve_plan
-from tests.analysis.synthetic import POSITIONS, STEPS, Arm, Builder, val_loss
+from tests.analysis.synthetic import CONTEXT, POSITIONS, STEPS, Arm, Builder, val_loss
 
 
 def test_it_is_the_last_evaluation_of_runs_that_are_done(con: Any, trouble: Plan) -> None:
@@ -64,3 +65,24 @@ def test_the_report_has_both_pictures_and_none_without_rows(con: Any, plan: Plan
     names = {path.stem for path in write_report(old.con, resolve_plan(old.con, "ffn_ablation"), tmp_path / "no").images}
     assert not names & {"position", "position_difference"}
     old.con.close()
+
+
+def test_longer_sequences_are_drawn_by_arm_and_scaling_with_the_end_of_training(tmp_path: Path) -> None:
+    builder = Builder().plan([Arm("a"), Arm("b"), Arm("c", fails={0: "code", 1: "code", 2: "code"})], seeds=3)
+    for context in (256, 512):  # the longest counts
+        builder.con.execute(
+            "INSERT INTO lengths SELECT run_id, ?, s, start, 2 * start, 1.5 + seed + ?, '' FROM plan_runs, "
+            "unnest(['none', 'linear']) t(s), unnest([64, 128, 256]) u(start) WHERE s = 'none' OR arm = 'a'",
+            [context, context / 512],
+        )
+    plan = resolve_plan(builder.con, "ffn_ablation")
+    losses = longer_losses(builder.con, plan)
+    assert set(losses["context"]) == {512} and set(losses["arm"]) == {"a", "b"}
+    assert losses.filter(arm="b")["loss"].to_list() == [2.5] * 3 + [3.5] * 3 + [4.5] * 3
+    figure = longer_figure(losses, "Longer", looks_for(["a", "b"], "a"))
+    told = [str(line.get_gid()) for line in figure.axes[0].get_lines() if line.get_gid()]
+    assert [sum(text.startswith(f"tip:{name},") for text in told) for name in ("a", "a, linear", "b")] == [6, 3, 3]
+    assert any(np.all(np.asarray(line.get_xdata()) == CONTEXT) for line in figure.axes[0].get_lines())
+    page = write_report(builder.con, plan, tmp_path).page.read_text(encoding="utf-8")
+    assert "Loss beyond the training length" in page and "Not measured: c." in page
+    builder.con.close()

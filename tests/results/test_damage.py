@@ -93,6 +93,7 @@ DAMAGE: list[tuple[str, Damage]] = [
     (f"{ATTEMPT}/train.csv", ends_in(b"9" * 300 + b",1,1,1,1,1,1,1")),
     (f"{RUN}/attempts", is_file),
     (f"{RUN}/decode.json", holds('{"rows": [{"batch": 1e999}]}')),
+    (f"{RUN}/lengths.json", holds('{"context": 64, "rows": [{"scaling": "none", "start": 1e30}]}')),
     ("sweeps/s/p/plan.json", holds('{"runs": 5}')),
     ("sweeps/s/p/plan.json", holds('{"runs": [1]}')),
     ("sweeps/s/p/plan.json", is_folder),

@@ -32,7 +32,16 @@ pytestmark = pytest.mark.slow
 STEPS, RESUMED_AT = 6, 2
 GONE = {"pid": 2**22 + 1, "pid_start": 1}
 EVERY_BYTE_UP_TO = 400
-RECORD = ("spec.json", "claim.json", "start.json", "exit.json", "DONE.json", "cancel.json", "decode.json")
+RECORD = (
+    "spec.json",
+    "claim.json",
+    "start.json",
+    "exit.json",
+    "DONE.json",
+    "cancel.json",
+    "decode.json",
+    "lengths.json",
+)
 
 
 def write_run(run: RunFolder, finished: bool) -> None:
@@ -51,6 +60,7 @@ def write_run(run: RunFolder, finished: bool) -> None:
                 attempt.save_checkpoint(step, {"a": bytes([step]) * 20, "b": b"%d" % step})
         (attempt.path / "log.txt").write_text("first line\nsecond line\n")
     run.record_decode("cpu", [])
+    run.record_lengths(64, [{"scaling": "none", "start": 0, "stop": 64, "loss": 1.5}])
     if finished:
         attempt.done({"step": STEPS, "train_loss": 1.5})
     else:
