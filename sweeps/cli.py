@@ -43,7 +43,10 @@ def show(
 
     place = home_at(home)
     if not reproduce:
-        print_json(views.run(place, run), indent=None if as_json else 2)
+        from sweeps.show_run import run_view
+
+        told = views.run(place, run)
+        print_json(told) if as_json else stdout().print(run_view(place, told))
         return
     from sweeps.rerun import commands
 

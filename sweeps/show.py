@@ -126,7 +126,7 @@ def status_table(title: str, rows: Sequence[Mapping[str, Any]]) -> RenderableTyp
 
 
 def _runs_table(title: str, rows: Sequence[Mapping[str, Any]]) -> Table:
-    table = _table(title, "run", "arm", "seed>", "state", "step>", "val loss>", "tokens/s>", "")
+    table = empty_table(title, "run", "arm", "seed>", "state", "step>", "val loss>", "tokens/s>", "")
     for row in rows:
         state = State(row["state"])
         table.add_row(
@@ -143,7 +143,7 @@ def _runs_table(title: str, rows: Sequence[Mapping[str, Any]]) -> Table:
 
 
 def _arms_table(title: str, rows: Sequence[Mapping[str, Any]]) -> Table:
-    table = _table(title, "arm", "runs>", "states", "steps done>", "median val loss>")
+    table = empty_table(title, "arm", "runs>", "states", "steps done>", "median val loss>")
     arms: dict[str, list[Mapping[str, Any]]] = {}
     for row in rows:
         arms.setdefault(row["arm"], []).append(row)
@@ -160,8 +160,8 @@ def _arms_table(title: str, rows: Sequence[Mapping[str, Any]]) -> Table:
     return table
 
 
-def _table(title: str, *columns: str) -> Table:
-    """A table whose columns ending in > are aligned right."""
+def empty_table(title: str, *columns: str) -> Table:
+    """An empty table whose columns ending in > are aligned right."""
     table = Table(title=title or None, title_justify="left", title_style="bold")
     for name in columns:
         table.add_column(name.rstrip(">"), justify="right" if name.endswith(">") else "left", overflow="fold")

@@ -65,6 +65,11 @@ def _look_at_everything(user: User) -> None:
     assert shown["done"]["step"] == 30
     assert shown["attempts"][0]["exit"]["reason"] == "done"
     assert shown["attempts"][0]["start"]["env"]["threads"] == 1
+    seen = user.lab("show", run).stdout
+    assert f"run {run}: relu seed 0 of width@short\n" in seen and "DONE at step 30\n" in seen
+    assert f"validation loss {shown['done']['val_loss']:.4f}, perplexity" in seen
+    assert "model, where not default: vocab 256, d_model 16, n_layer 1, n_head 2, " in seen
+    assert re.search(r"│ +1 │ .* │ +0 │ .* │ done +│", seen), "its attempt"
     assert "done at step 30" in user.lab("logs", run).stdout
     assert len(user.json("runs")) == 4
     again = [user.json("generate", run, "--prompt", "7 times", "--prompt", "8", "--tokens", "12") for _ in range(2)]

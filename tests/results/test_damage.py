@@ -6,10 +6,12 @@ import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
+from typer.testing import CliRunner
 
+import cli
 from results import garbage, load, planned, query, views
 from results.files import LARGEST_JSON, BadFile, encode_json, read_json, write_json
 from results.home import Home
@@ -116,6 +118,8 @@ def test_a_damaged_file_is_named_and_the_other_runs_are_as_ever(home: Home, name
     assert run_state(home.run(run_id(1))).state in (State.DONE, State.UNKNOWN)
     assert garbage.garbage(home, home.run_ids()) == []
     views.progress(home.run(run_id(1)))
+    shown = CliRunner().invoke(cli.app, ["show", run_id(1), "--home", str(home.path)])
+    assert shown.exception is None or cli._is_expected(cast(Exception, shown.exception)), shown.exception
 
 
 @pytest.mark.parametrize("name", ["DONE.json", "attempts/0001/claim.json", "attempts/0001/exit.json", "attempts"])
