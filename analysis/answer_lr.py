@@ -146,7 +146,7 @@ def answer_lr(
     curves = [_curve(dict(zip(keys, key, strict=True)), mine) for key, mine in _groups(rows.filter(good), keys)]
     found = _law(curves, findings)
     if at:
-        _check_asked(at, found, [name for name in FEATURES if name in parts])
+        findings += _far(at, _asked_law(at, found, [name for name in FEATURES if name in parts]), curves)
     return LrAnswer(curves, found, [*findings, *_findings(curves)], at)
 
 
@@ -192,13 +192,31 @@ def _beside(lr: float, there: Curve) -> Beside:
     return Beside(lr, sum(stable) / len(stable) if stable else None, runs, runs - len(stable))
 
 
-def _check_asked(at: Mapping[str, float], law: Law | None, named: Sequence[str]) -> None:
+def _asked_law(at: Mapping[str, float], law: Law | None, named: Sequence[str]) -> Law:
+    """The law, if it can say a rate for `at`. Raises TableError."""
     if unnamed := [name for name in at if name not in named]:
         raise TableError(f"--at {unnamed[0]}: say --{unnamed[0]} COLUMN as well, so that its sizes are told apart")
     if law is None:
         raise TableError("--at: there is no law to ask; it takes optima inside their grids at two sizes or more")
     if missing := law.exponents.keys() - at.keys():
         raise TableError(f"--at: the law is in {', '.join(law.exponents)}; say {', '.join(sorted(missing))}, too")
+    return law
+
+
+def _far(at: Mapping[str, float], law: Law, curves: list[Curve]) -> list[Finding]:
+    """Sizes outside of those that the law was fitted to."""
+    found = []
+    for name in law.exponents:
+        seen = [curve.features[name] for curve in curves if curve.best and curve.best.interior]
+        times = max(at[name] / max(seen), min(seen) / at[name])
+        if times > 1 + 1e-9:
+            above = at[name] > max(seen)
+            part = f"{times:.3g} times the largest" if above else f"1/{times:.3g} of the smallest"
+            end = max(seen) if above else min(seen)
+            reason = f"{name} {at[name]:g} is {part} of the law, {end:g}: its interval is of scatter alone."
+            remedy = "Try a few rates at that size and give them to --check."
+            found.append(Finding("extrapolated", "warning", reason, remedy))
+    return found
 
 
 def _initial(frame: pl.DataFrame, initial: str | None) -> pl.Series:

@@ -251,3 +251,18 @@ def test_a_feature_that_follows_another_is_left_out_of_the_law() -> None:
     assert [finding.reason for finding in found.findings if finding.code == "feature_follows"] == [
         "n follows width here, so the law is in width alone."
     ]
+
+
+@pytest.mark.parametrize(
+    ("width", "words"),
+    [
+        (8192.0, "width 8192 is 16 times the largest of the law, 512"),
+        (32.0, "width 32 is 1/2 of the smallest of the law, 64"),
+        (512.0, None),
+        (100.0, None),
+    ],
+)
+def test_a_size_outside_of_the_law_is_told(width: float, words: str | None) -> None:
+    answer = answer_lr(sweep(), Columns(width="width"), Rules(), initial="start", at={"width": width})
+    told = [finding.reason for finding in answer.findings if finding.code == "extrapolated"]
+    assert [reason.partition(":")[0] for reason in told] == ([] if words is None else [words])
