@@ -49,6 +49,7 @@ def sweep() -> Sweep:
                 "train.eval_every": 100,
                 "train.eval_sequences": 256,
                 "train.checkpoint_every": 200,
+                "seeds": 5,
             },
             "cluster": {
                 "data.tokenizer": "bpe",
