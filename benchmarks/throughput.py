@@ -74,7 +74,7 @@ class Beside(RecordSink):
     """A run's own sink that between two steps of the run makes and times one of the bare loop."""
 
     def __init__(self, attempt: Attempt, bare: Bare) -> None:
-        super().__init__(attempt, StopFlag(), None)
+        super().__init__(attempt, StopFlag(), None, step=0)
         self.bare = bare
         self.ours: list[float] = []
         self.theirs: list[float] = []

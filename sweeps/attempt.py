@@ -22,7 +22,7 @@ from results.home import Home
 from results.record import BEAT_EVERY_S, Attempt, RunFolder, Superseded
 from sweeps import environment
 from sweeps.exits import DISK_FULL, ENDED, FAILED, NO_ENVIRONMENT, NOT_CLAIMED
-from sweeps.ranks import HangWatch, in_ranks
+from sweeps.ranks import in_ranks
 from sweeps.signals import StopFlag
 
 log = logging.getLogger("lab")
@@ -34,10 +34,9 @@ LOOK_EVERY_S = 0.5  # how often the loop looks for a cancel request
 class RecordSink:
     """The sink that writes a run folder, and the voice that stops the run."""
 
-    def __init__(self, attempt: Attempt, flag: StopFlag, deadline: float | None) -> None:
-        self.attempt, self.flag, self.deadline = attempt, flag, deadline
-        self.looked, self.step = 0.0, 0
-        self.hang_watch = HangWatch(self._asked)
+    def __init__(self, attempt: Attempt, flag: StopFlag, deadline: float | None, step: int) -> None:
+        self.attempt, self.flag, self.deadline, self.step = attempt, flag, deadline, step
+        self.looked = 0.0
 
     def beat_on(self) -> None:
         """Beat from now on in a thread of its own: a long step, evaluation or save is no silence."""
@@ -62,28 +61,33 @@ class RecordSink:
         self.attempt.telemetry_rows(rows)
 
     def save_checkpoint(self, step: int, blobs: Blobs) -> None:
-        with self.hang_watch.paused():
-            self.attempt.save_checkpoint(step, blobs)
+        self.attempt.save_checkpoint(step, blobs)
         log.info("checkpoint at step %d", step)
 
     def stop_reason(self, step: int) -> str | None:
         """The first reason to stop, or None. Being superseded ends the attempt at once, without a checkpoint."""
         self.step = step
-        self.hang_watch.step_ended()
         if self.attempt.superseded():
             raise Superseded(f"attempt {self.attempt.number} of run {self.attempt.run.run_id}")
         if not self.flag.reason and time.monotonic() - self.looked < LOOK_EVERY_S:
             return None
         self.looked = time.monotonic()
-        return self._asked()
+        return self.stop_asked()
 
-    def _asked(self) -> str | None:
+    def stop_asked(self) -> str | None:
         """What a signal, a person or the clock asks for."""
         if self.flag.reason:
             return self.flag.reason
         if self.attempt.run.cancel_requested() and (asked := self.attempt.run.stop_request()):
             return asked
         return "time_limit" if self.deadline is not None and time.time() > self.deadline else None
+
+    def leave(self, reason: str) -> None:
+        """End this process at once, for another of the run hangs; the run goes on from its last checkpoint."""
+        log.error("nothing of this run computes any more, and it is to stop (%s): a process hangs", reason)
+        with contextlib.suppress(OSError):
+            self.attempt.finish(reason, step=self.step)
+        os._exit(ENDED)
 
 
 def attempt_run(
@@ -133,6 +137,7 @@ def _train(home: Home, run: RunFolder, attempt: Attempt, flag: StopFlag, deadlin
     config = read_config(spec)
     tokens = data.load(data.find(spec["data"]["fingerprint"], home.data))
     step, blobs = run.latest_checkpoint() or (0, None)
+    sink = RecordSink(attempt, flag, deadline, step)
 
     def task(rank: int, device: str) -> tuple[Outcome, str]:
         if rank == 0:
@@ -141,20 +146,12 @@ def _train(home: Home, run: RunFolder, attempt: Attempt, flag: StopFlag, deadlin
             log.info(
                 "attempt %d of run %s starts at step %d of %d", attempt.number, run.run_id, step, config.train.steps
             )
-            sink = _beating_sink(attempt, flag, deadline, step)
-            with sink.hang_watch.watching(config.train.processes):
-                return train(config, tokens, sink, blobs, device), device
+            sink.beat_on()
+            return train(config, tokens, sink, blobs, device), device
         return train(config, tokens, Silent(), blobs, device), device
 
     with checkpoint.naming(run.checkpoint_folder(step)):
-        return in_ranks(config.train.processes, task)
-
-
-def _beating_sink(attempt: Attempt, flag: StopFlag, deadline: float | None, step: int) -> RecordSink:
-    sink = RecordSink(attempt, flag, deadline)
-    sink.step = step
-    sink.beat_on()
-    return sink
+        return in_ranks(config.train.processes, task, sink.stop_asked, sink.leave)
 
 
 def _finish(attempt: Attempt, outcome: Outcome, device: str) -> int:

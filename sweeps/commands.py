@@ -11,7 +11,7 @@ from lmcore.config import ConfigError, RunConfig, parse_assignment
 from results import planned, views
 from results.home import Home
 from results.process import user
-from results.state import ENDED, run_state
+from results.state import run_state
 from sweeps import accounts, advances, show, slurm, stored, tune
 from sweeps.launch import Cluster, Options
 from sweeps.load import load
@@ -133,7 +133,8 @@ def cancel(name: str, home: Home) -> list[str]:
         if error.found:
             raise
         return stored.stop(home, stored.find_plan(home, name), user())
-    if run_state(home.run(run_id)).state in ENDED:
+    granted = [stored.grants(plan.folder) for plan in stored.all_plans(home) if run_id in plan.run_ids]
+    if not any(stored.may_go_on(run_state(home.run(run_id)), one) for one in [{}, *granted]):
         return []
     planned.begin(home.run(run_id), planned.all_specs(home).get(run_id))
     home.run(run_id).request_cancel(user())

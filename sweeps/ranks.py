@@ -1,21 +1,19 @@
 """A run of several processes is one attempt: rank 0 claims, writes and is signalled; the others only compute."""
 
-import contextlib
 import logging
 import os
-import select
 import shutil
 import signal
 import tempfile
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
 import torch
 
 from lmcore import parallel
+from sweeps.hang import Leave, StopAsked, watched
 from sweeps.signals import REASONS, die_with_parent
 
 log = logging.getLogger("lab")
@@ -24,73 +22,16 @@ Result = TypeVar("Result")
 Task = Callable[[int, str], Result]
 
 END_WAIT_S = 10.0  # for the other ranks to leave after rank 0 is done
-HUNG_AFTER_S = 8.0  # without the end of a step, if that is more than three times the longest one before
-HANG_LOOK_S = 0.5
 
 
 class RankDied(RuntimeError):
     """Another process of this run ended before its time."""
 
 
-class HangWatch:
-    """Kills rank 0, and so all, where a stop was asked for and no step ends: while another rank hangs nobody hears it.
-
-    The run is then LOST, as if it had been killed, and goes on from its checkpoint. `asked`: the reason to stop, or
-    None.
-    """
-
-    def __init__(self, asked: Callable[[], str | None]) -> None:
-        self.asked = asked
-        self.last_step_ended, self.longest_step = time.monotonic(), 0.0  # seconds
-        self.is_paused = False
-
-    @contextlib.contextmanager
-    def watching(self, size: int) -> Iterator[None]:
-        """Within this a thread watches a run of `size` processes; one alone needs no watch."""
-        if size == 1:
-            yield
-            return
-        # Python runs no handler while the main thread waits in a collective; only this pipe tells of a signal then.
-        told, tell = os.pipe()
-        os.set_blocking(tell, False)
-        signal.set_wakeup_fd(tell, warn_on_full_buffer=False)
-        threading.Thread(target=self._watch, args=(told,), daemon=True).start()
-        try:
-            yield
-        finally:
-            self.is_paused = True  # what is left is not training
-            signal.set_wakeup_fd(-1)
-
-    def step_ended(self) -> None:
-        """To be called between two steps; what lies between them, an evaluation for one, counts with them."""
-        now = time.monotonic()
-        self.last_step_ended, self.longest_step = now, max(self.longest_step, now - self.last_step_ended)
-
-    @contextlib.contextmanager
-    def paused(self) -> Iterator[None]:
-        """Within this rank 0 works alone, however long that takes."""
-        self.is_paused = True
-        yield
-        self.is_paused = False
-        self.last_step_ended = time.monotonic()
-
-    def _watch(self, told: int) -> None:
-        asked_at: float | None = None
-        while True:
-            has_signal = bool(select.select([told], [], [], HANG_LOOK_S)[0]) and os.read(told, 1)[0] in REASONS
-            if asked_at is None and (has_signal or self.asked()):
-                asked_at = time.monotonic()
-            if asked_at is None or self.is_paused:
-                continue
-            silent = time.monotonic() - max(asked_at, self.last_step_ended)
-            if silent > max(HUNG_AFTER_S, 3 * self.longest_step):
-                log.error("no step has ended for %.0f s: another process of the run hangs", silent)
-                os.kill(os.getpid(), signal.SIGKILL)
-
-
-def in_ranks(size: int, task: Task[Result]) -> Result:
+def in_ranks(size: int, task: Task[Result], stop_asked: StopAsked, leave: Leave) -> Result:
     """Call `task(rank, device)` in `size` processes that have joined, forked from this one; returns rank 0's result.
 
+    `leave(reason)` is called instead, and must end this process, where one of them hangs and there is a reason to stop.
     Raises RankDied when another rank failed. One that was killed takes rank 0 with it: the run is then LOST, as if its
     one process had been killed, and goes on from its checkpoint.
     """
@@ -98,8 +39,14 @@ def in_ranks(size: int, task: Task[Result]) -> Result:
         return task(0, device_of(0, 1))
     meeting = Path(tempfile.mkdtemp(prefix="lab-ranks-"))
     pids = [_fork(rank, size, meeting / "ranks", task) for rank in range(1, size)]
+
+    def leave_clean(reason: str) -> None:
+        shutil.rmtree(meeting, ignore_errors=True)
+        leave(reason)
+
     try:
-        result = _join(0, size, meeting / "ranks", task)
+        with watched(stop_asked, leave_clean):
+            result = _join(0, size, meeting / "ranks", task)
     except BaseException as error:
         if code := _end(pids, wait_s=1.0):
             raise RankDied(f"another process of the run ended with exit code {code}") from error

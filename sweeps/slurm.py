@@ -10,7 +10,7 @@ import shutil
 import subprocess
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,8 @@ TIMEOUT_S = 30
 SECOND_LOOK_S = 1.0
 GONE = {"COMPLETED", "CANCELLED", "FAILED", "TIMEOUT", "NODE_FAIL", "BOOT_FAIL", "DEADLINE", "OUT_OF_MEMORY"}
 HELD = {"REQUEUE_HOLD", "RESV_DEL_HOLD", "SPECIAL_EXIT"}
+HELD_REASON = "held|(?<!thres)hold"  # "JobHeldUser", "launch failed requeued held"; not "QOSUsageThreshold"
+NO_REASON = ("None", "(null)", "")
 MAX_ARRAY_SIZE = 1001  # SLURM's own default
 _SUBMISSION = {"uuid": str, "tasks": re.compile("[0-9]{1,9}"), "job_id?": str}
 SUBMISSIONS, ADVANCES = "submissions", "advances"  # folders of a plan: its workers, and the jobs between its stages
@@ -39,7 +41,7 @@ class Queue:
     answered: bool = True
     words: Mapping[str, str] = field(default_factory=dict)  # task id such as 12_3 -> SLURM's state
     held: Mapping[str, str] = field(default_factory=dict)
-    waiting: Mapping[str, str] = field(default_factory=dict)  # of those that are not held
+    waiting: Mapping[str, str] = field(default_factory=dict)  # not held, and SLURM says why
     nameless: bool = False
 
     @property
@@ -60,9 +62,9 @@ class Queue:
     @property
     def remarks(self) -> list[str]:
         """What a person should know of the whole queue: why jobs wait, and how to let held ones go."""
-        reasons = ", ".join(sorted(set(self.waiting.values()) - {"None", ""}))
-        waits = f"jobs waiting in SLURM's queue: {len(self.waiting)} ({reasons})"
-        return ([waits] if reasons else []) + ([self.advice] if self.held else [])
+        reasons = ", ".join(sorted(set(self.waiting.values())))
+        waits = f"jobs waiting in SLURM's queue: {len(self.waiting)} ({reasons})" if reasons else ""
+        return [line for line in (waits, self.advice) if line]
 
     def hint(self) -> Hint:
         """The same as a hint for run states."""
@@ -73,8 +75,8 @@ class Queue:
         # While anything runs or is free to start, the sweep goes on: held tasks are then a remark, not a state.
         if self.held and set(self.held) == set(self.live):
             return Hint(jobs, State.HELD, others, self.advice)
-        waiting = any(self.words[task] == "PENDING" for task in self.live)
-        return Hint(jobs, State.QUEUED if waiting else None, others)
+        pending = any(self.words[task] == "PENDING" for task in self.live)
+        return Hint(jobs, State.QUEUED if pending else None, others)
 
 
 @dataclass(frozen=True)
@@ -164,11 +166,11 @@ def queue(plan: Path, confirm: bool = False, kind: str = SUBMISSIONS) -> Queue:
     words, held, waiting = dict.fromkeys(_tasks(submissions), "COMPLETED"), dict[str, str](), dict[str, str]()
     for task, word, reason in rows:
         words[task] = word
-        if word in HELD or (word == "PENDING" and re.search("held|hold", reason, re.IGNORECASE)):
+        if word in HELD or (word == "PENDING" and re.search(HELD_REASON, reason, re.IGNORECASE)):
             held[task] = reason
-        elif word == "PENDING":
+        elif word == "PENDING" and reason not in NO_REASON:
             waiting[task] = reason
-    found = Queue(True, words, held, waiting, nameless=any("job_id" not in s for s in submissions))
+    found = Queue(words=words, held=held, waiting=waiting, nameless=any("job_id" not in s for s in submissions))
     if confirm and any(word in GONE for word in words.values()):
         time.sleep(SECOND_LOOK_S)
         return twice(found, queue(plan, kind=kind))
@@ -183,7 +185,7 @@ def twice(first: Queue, second: Queue) -> Queue:
     for task, word in first.words.items():
         if word not in GONE and words.get(task, "COMPLETED") in GONE:
             words[task] = word
-    return Queue(True, words, second.held, second.waiting, second.nameless)
+    return replace(second, words=words)
 
 
 def endings(plan: Path) -> list[Ending]:

@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -81,6 +81,16 @@ def calls(plan_folder: Path) -> list[dict[str, Any]]:
     return read_folder(plan_folder / "calls", planned.CALL)
 
 
+def grants(plan_folder: Path, since: str = "") -> dict[str, int]:
+    """What calls of a plan made at `since` or later allow to claim beyond the rules: run id -> attempts it had then."""
+    granted: dict[str, int] = {}
+    for call in calls(plan_folder):
+        if call.get("called_at", "") >= since:
+            for run_id, attempts in call.get("granted", {}).items():
+                granted[run_id] = max(attempts, granted.get(run_id, 0))
+    return granted
+
+
 def run_states(home: Home, run_ids: Iterable[str], queue: slurm.Queue) -> list[RunState]:
     """The state of every run, in order, with what the scheduler says."""
     hint, begun = queue.hint(), home.folders()
@@ -117,10 +127,17 @@ def _is_elsewhere(run: RunFolder) -> bool:
     return any(a.exit is None and a.claim is not None and process_alive(a.claim) is None for a in newest)
 
 
+def may_go_on(state: RunState, granted: Mapping[str, int]) -> bool:
+    """Whether a worker trains this run or may take it up, a failed one that is to be tried again included."""
+    retried = state.state is State.FAILED and granted.get(state.run_id) == state.attempts
+    return retried or state.state not in ENDED
+
+
 def stop(home: Home, plan: StoredPlan, by: str) -> list[str]:
     """Ask all runs of a plan to stop (they save first), and take its waiting jobs out of SLURM's queue."""
-    specs = planned.readable_specs(plan.folder)
-    asked = [state.run_id for state in run_states(home, plan.run_ids, slurm.Queue()) if state.state not in ENDED]
+    specs, granted = planned.readable_specs(plan.folder), grants(plan.folder)
+    states = run_states(home, plan.run_ids, slurm.Queue())
+    asked = [state.run_id for state in states if may_go_on(state, granted)]
     for run_id in asked:
         if run_id in specs:  # else its line is damaged: the request alone will do until the plan is written again
             planned.begin(home.run(run_id), specs[run_id])

@@ -12,7 +12,6 @@ import socket
 import sys
 import time
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,7 +25,7 @@ from sweeps import environment, gpus, hosts, slurm
 from sweeps.attempt import attempt_run
 from sweeps.exits import DISK_FULL, ENDED, FAILED, NO_ENVIRONMENT, NOT_CLAIMED
 from sweeps.signals import StopFlag, die_with_parent
-from sweeps.stored import calls, judge
+from sweeps.stored import grants, judge
 
 log = logging.getLogger("lab.worker")
 
@@ -78,7 +77,8 @@ class Worker:
         self.flag, self.deadline = StopFlag(), assignment.deadline
         self.time_given = 0.0 if self.deadline is None else self.deadline - time.time()
         call = read_json(self.plan / "calls" / f"{assignment.call}.json") or {}
-        self.granted: dict[str, int] = grants_since(self.plan, call)
+        self.called_at = str(call.get("called_at", ""))
+        self.granted = grants(self.plan, self.called_at)
         self.job, self.node, self.began = slurm.own_job(), slurm.own_node(), time.monotonic()
         self.owner = {"job": self.job, "node": self.node, "code_hash": call.get("code_hash"), "call": assignment.call}
         self.specs: dict[str, dict[str, Any]] = {}
@@ -192,7 +192,7 @@ class Worker:
         if self.open and time.monotonic() - self.looked_closer < CLOSER_EVERY_S:
             return None
         self.looked_closer = time.monotonic()
-        self.granted |= grants_since(self.plan, read_json(self.plan / "calls" / f"{self.call}.json") or {})
+        self.granted |= grants(self.plan, self.called_at)
         if self.job is not None and self.waiting:
             _, states = judge(self.home, self.plan, [run.run_id for run in self.waiting])
             bad = hosts.bad_hosts(self.home, states)
@@ -296,16 +296,6 @@ class Worker:
         except OSError as error:  # then the run is LOST; our other runs go on
             log.error("run %s: %s", child.run.run_id, error)
             self.disk_full = self.disk_full or full_disk_code(error) is not None
-
-
-def grants_since(plan: Path, call: Mapping[str, Any]) -> dict[str, int]:
-    """What this call and later ones allow to claim beyond the rules: run id -> attempts it had then."""
-    granted: dict[str, int] = {}
-    for other in calls(plan):
-        if other.get("called_at", "") >= call.get("called_at", ""):
-            for run_id, attempts in other.get("granted", {}).items():
-                granted[run_id] = max(attempts, granted.get(run_id, 0))
-    return granted
 
 
 def oom_kills() -> int:

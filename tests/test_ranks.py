@@ -34,15 +34,20 @@ def test_a_killed_rank_is_a_lost_run_that_goes_on_from_its_checkpoint(user: User
     assert user.json("sql", CLASHES) == []
 
 
-def test_a_rank_that_hangs_does_not_keep_a_signal_from_being_heard(user: User, sweep_file: Path) -> None:
+@pytest.mark.parametrize("when", ["it joins", "it trains"])
+def test_a_rank_that_hangs_does_not_keep_a_signal_from_being_heard(user: User, sweep_file: Path, when: str) -> None:
     command = ["sweep", str(sweep_file), *TWO, "--scale", "medium", "--seeds", "1", "--yes", "--no-report", "-j", "1"]
     user.lab(*command, "--no-wait")
-    wait_until(user.checkpoints, "a checkpoint")
+    if when == "it trains":
+        wait_until(user.checkpoints, "a checkpoint")
+    wait_until(lambda: len(user.worker_pids()) == 3, "both ranks", every=0.001)
     worker, _, rank = sorted(user.worker_pids(), key=lambda pid: _depth(user, pid))
     os.kill(rank, signal.SIGSTOP)
     os.kill(worker, signal.SIGTERM)
     wait_until(lambda: not user.worker_pids(), "all to leave", 60)
-    assert "another process of the run hangs" in next(user.home.glob("runs/*/attempts/0001/log.txt")).read_text()
+    told = next(user.home.glob("runs/*/attempts/0001/log.txt")).read_text()
+    assert "it is to stop (preempted): a process hangs" in told
+    assert user.states("width").count("PREEMPTED") == 1
     user.lab(*command)
     assert user.states("width") == ["DONE"] * 2
     assert sorted(user.attempts().values()) == [1, 2]

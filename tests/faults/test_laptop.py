@@ -142,6 +142,30 @@ def test_ten_runs_three_fail_and_exactly_those_are_tried_again(
     assert done == {path: path.stat().st_mtime_ns for path in done}
 
 
+def test_a_cancel_also_stops_what_is_tried_again_and_has_not_begun(
+    user: User, make_sweep: MakeSweep, tmp_path: Path
+) -> None:
+    mended = tmp_path / "mended"
+    with_code(tmp_path, user, f"if not __import__('pathlib').Path({str(mended)!r}).exists():\n    raise ValueError")
+    command = ["sweep", str(make_sweep(seeds=3, steps=200_000, save_every=100)), "--yes", "--no-report", "-j", "1"]
+    user.lab(*command, code=1)
+    assert user.states("tiny") == ["FAILED"] * 3
+    mended.touch()
+    user.lab(*command, "--retry-failed", "--no-wait")
+    wait_until(user.checkpoints, "a checkpoint")
+    assert "asked 3 runs" in user.lab("cancel", "tiny").stdout
+    wait_until(lambda: not user.worker_pids(), "the worker to leave")
+    assert sorted(user.states("tiny")) == ["CANCELLED", "FAILED", "FAILED"]
+    assert sorted(user.attempts().values()) == [1, 1, 2]
+    user.lab(*command, "--retry-failed", "--no-wait")
+    wait_until(lambda: sorted(user.attempts().values()) == [1, 1, 3], "the same run to go on")
+    run = next(run for run, n in user.attempts().items() if n == 1)
+    assert "asked 1 runs" in user.lab("cancel", run).stdout
+    user.lab("cancel", "tiny")
+    wait_until(lambda: not user.worker_pids(), "the worker to leave")
+    assert sorted(user.attempts().values()) == [1, 1, 3]
+
+
 def test_a_broken_environment_is_one_clear_failure_and_no_storm(
     user: User, make_sweep: MakeSweep, tmp_path: Path
 ) -> None:

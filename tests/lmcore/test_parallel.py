@@ -50,13 +50,20 @@ def run_together(config: RunConfig, data: TokenData, resume: Any = None, stop_at
     return memory
 
 
+def nothing(*_: object) -> None:
+    return None
+
+
+UNWATCHED = (nothing, nothing)  # nobody asks it to stop
+
+
 def ranks_train(config: RunConfig, data: TokenData, resume: Any, stop_at: int | None) -> Memory:
     def task(rank: int, device: str) -> Memory:
         sink = Memory(stop_at)
         train(config, data, sink if rank == 0 else Silent(), resume=resume, device="cpu")
         return sink
 
-    return in_ranks(config.train.processes, task)
+    return in_ranks(config.train.processes, task, *UNWATCHED)
 
 
 def close(a: list[dict[str, Any]], b: list[dict[str, Any]], within: float = 1e-5) -> bool:
@@ -94,7 +101,7 @@ def test_a_checkpoint_loads_in_either_number_of_processes(sharding: str, tokens:
 
 def test_a_rank_that_fails_ends_the_run_with_its_reason() -> None:
     with pytest.raises(RankDied, match="exit code 1"):
-        in_child(in_ranks, 2, second_fails)
+        in_child(in_ranks, 2, second_fails, *UNWATCHED)
 
 
 def second_fails(rank: int, device: str) -> None:

@@ -78,6 +78,8 @@ def submitted(plan: Path, tasks: int = 2) -> None:
         ("echo '7_0|RUNNING|None'", {"7_0": "RUNNING", "7_1": "GONE"}, None),
         ("true", {"7_0": "GONE", "7_1": "GONE"}, None),
         ("echo '7_0|PENDING|launch failed requeued held'", {"7_0": "PENDING", "7_1": "GONE"}, State.HELD),
+        ("echo '7_0|PENDING|QOSUsageThreshold'", {"7_0": "PENDING", "7_1": "GONE"}, State.QUEUED),
+        ("echo '7_0|PENDING|JobHoldMaxRequeue'", {"7_0": "PENDING", "7_1": "GONE"}, State.HELD),
         ("echo '7_0|CONFIGURING|None'; echo '7_1|STAGE_OUT|None'", {"7_0": "CONFIGURING", "7_1": "STAGE_OUT"}, None),
         ("exit 1", {}, None),
         ("echo garbage", {}, None),
@@ -92,6 +94,15 @@ def test_what_squeue_says(
     assert queue.answered is bool(words)
     assert dict(queue.hint().jobs) == words
     assert queue.hint().pending is pending
+
+
+def test_why_jobs_wait_is_told_where_slurm_says_it(tools: Path, tmp_path: Path) -> None:
+    program(tools, "squeue", "echo '7_0|PENDING|Priority'; echo '7_1|PENDING|(null)'; echo '7_2|PENDING|JobHeldUser'")
+    submitted(tmp_path, 3)
+    assert slurm.queue(tmp_path).remarks == [
+        "jobs waiting in SLURM's queue: 1 (Priority)",
+        "jobs held by SLURM: 1 (JobHeldUser); to let them go: scontrol release 7_2",
+    ]
 
 
 def test_a_job_must_be_missing_twice_to_count_as_gone(

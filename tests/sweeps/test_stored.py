@@ -11,9 +11,8 @@ from sweeps import launch_local, slurm
 from sweeps.load import load
 from sweeps.plan import Plan, plan
 from sweeps.spec import SweepError
-from sweeps.stored import StoredPlan, calls, find_plan, run_states
+from sweeps.stored import StoredPlan, calls, find_plan, grants, run_states
 from sweeps.triage import newest_command
-from sweeps.worker import grants_since
 
 
 @pytest.fixture
@@ -52,7 +51,7 @@ def test_a_damaged_call_is_as_if_it_had_not_been(home: Home, stored: tuple[Plan,
     newest = find_plan(home, found.sweep)
     assert newest.called_at == "2026"
     assert newest_command(newest).startswith("lab sweep this")
-    assert grants_since(folder, good) == {"r": 1}
+    assert grants(folder) == grants(folder, "2026") == {"r": 1}
 
 
 def test_damaged_workers_and_submissions_are_passed_over(stored: tuple[Plan, Path]) -> None:
