@@ -99,6 +99,7 @@ class _Run:
         self.updater = Updater(config, self.device, self.team)
         self.model, self.master = self.updater.model, self.updater.master
         self.progress = checkpoint.unpack(resume, self.master, self.updater.optimizers) if resume else Progress()
+        self.saved_at = self.progress.step if resume else None
         self.updater.lower_weights()
         self.flops_per_token = train_flops_per_token(config.model)
         self.last_train: TrainRow | None = None
@@ -195,7 +196,10 @@ class _Run:
         self.sink.train_row(asdict(self.last_train))
 
     def save(self) -> None:
-        """Hand the whole state to the sink."""
+        """Hand the whole state to the sink, unless it has that of this step."""
+        if self.saved_at == self.progress.step:
+            return
+        self.saved_at = self.progress.step
         self.sink.save_checkpoint(
             self.progress.step, checkpoint.pack(self.master, self.updater.optimizers, self.progress)
         )
