@@ -82,10 +82,10 @@ def doctor(as_json: JsonFlag = False, home: HomeOption = None) -> None:
 @app.command()
 def cancel(name: str, as_json: JsonFlag = False, home: HomeOption = None) -> None:
     """Stop a sweep or one run; each saves first, and `lab sweep` goes on from there."""
-    from sweeps import commands
+    from sweeps import commands, show
 
     asked = commands.cancel(name, home_at(home))
-    print_json({"cancelled": asked}) if as_json else print(f"asked {len(asked)} runs to save and stop")
+    print_json({"cancelled": asked}) if as_json else print(f"asked {show.several(len(asked), 'run')} to save and stop")
 
 
 @app.command()

@@ -160,7 +160,7 @@ def test_a_cancel_also_stops_what_is_tried_again_and_has_not_begun(
     user.lab(*command, "--retry-failed", "--no-wait")
     wait_until(lambda: sorted(user.attempts().values()) == [1, 1, 3], "the same run to go on")
     run = next(run for run, n in user.attempts().items() if n == 1)
-    assert "asked 1 runs" in user.lab("cancel", run).stdout
+    assert "asked 1 run to" in user.lab("cancel", run).stdout
     user.lab("cancel", "tiny")
     wait_until(lambda: not user.worker_pids(), "the worker to leave")
     assert sorted(user.attempts().values()) == [1, 1, 3]
