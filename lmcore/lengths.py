@@ -11,6 +11,7 @@ from lmcore.evaluate import edges
 
 Scaling = Literal["none", "linear", "ntk", "yarn"]
 SCALINGS: tuple[Scaling, ...] = get_args(Scaling)
+ALONE = {"train.micro_batch": None, "train.processes": 1, "train.sharding": "ddp"}
 
 
 def scalings(config: RunConfig) -> tuple[Scaling, ...]:
@@ -33,7 +34,12 @@ def longer(config: RunConfig, context: int, scaling: Scaling) -> RunConfig:
     if scaling not in scalings(config):
         raise ConfigError(f"scaling {scaling!r} cannot be tried on positions of the kind {config.model.position!r}")
     original = config.model.rope_original_context if "yarn" in (scaling, config.model.rope_scaling) else context
-    changes: dict[str, object] = {"model.context": context, "model.rope_original_context": original}
+    changes: dict[str, object] = {
+        "model.context": context,
+        "model.rope_original_context": original,
+        "train.batch": max(1, config.train.batch * trained // context),  # as many tokens at once as in training
+        **ALONE,
+    }
     if scaling != "none":
         changes |= {"model.rope_scaling": scaling, "model.rope_factor": context / trained}
     return replace(config, changes)

@@ -19,8 +19,8 @@ def losses_beyond(home: Home, name: str, context: int, wanted: Sequence[Scaling]
     """Measure and record every finished run of a sweep; a row per arm and scaling.
 
     `within` and `beyond` are mean losses in nats at positions below and from the trained context on, over seeds; with
-    the lowest and highest seed of the latter. Raises SweepError without a finished run, ConfigError for a
-    context that is not longer than in training.
+    the lowest and highest seed of the latter. Raises SweepError without a finished run or with too
+    little validation text, ConfigError for a context that is not longer than in training.
     """
     found = stored.find_plan(home, name)
     done = [run for run in found.runs if home.run(run["run_id"]).done()]
@@ -40,6 +40,8 @@ def _measured(home: Home, run_id: str, context: int, wanted: Sequence[Scaling]) 
     possible, trained, recorded = scalings(run.config), run.config.model.context, list[Row]()
     if not possible:
         print(f"  left out: its table of learned positions ends after {trained} tokens", file=sys.stderr)
+    if possible and run.tokens.info.val_tokens <= context:
+        raise SweepError(f"{run.tokens.info.val_tokens} validation tokens are too few for one sequence of {context}")
     for scaling in (one for one in possible if one in wanted):
         config = longer(run.config, context, scaling)
         losses = position_losses(run.model(config), config, run.tokens)

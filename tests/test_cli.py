@@ -51,6 +51,7 @@ def _look_beyond_the_training_length(user: User) -> None:
     assert [row["beyond"] for row in stored] == pytest.approx([row["beyond"] for row in rows])
     assert any("lengths" in path for path in user.json("report", "width")["images"])
     assert "16 tokens are not more than the 16" in user.lab("lengths", "width", "--context", "16", code=1).stderr
+    assert "too few for one sequence of 99999" in user.lab("lengths", "width", "--context", "99999", code=1).stderr
     assert "not one of none, linear" in user.lab("lengths", "width", "--context", "48", "--scaling", "x", code=2).stderr
 
 
@@ -68,7 +69,7 @@ def _look_at_everything(user: User) -> None:
     seen = user.lab("show", run).stdout
     assert f"run {run}: relu seed 0 of width@short\n" in seen and "DONE at step 30\n" in seen
     assert f"validation loss {shown['done']['val_loss']:.4f}, perplexity" in seen
-    assert "model, where not default: vocab 256, d_model 16, n_layer 1, n_head 2, " in seen
+    assert "model, where not default: d_model 16, n_layer 1, n_head 2, context 16, " in seen
     assert re.search(r"│ +1 │ .* │ +0 │ .* │ done +│", seen), "its attempt"
     assert "done at step 30" in user.lab("logs", run).stdout
     assert len(user.json("runs")) == 4

@@ -46,6 +46,7 @@ def test_stretched_weights_are_read_by_the_ratio_of_the_lengths(scaling: Any) ->
         rope_frequencies(config.model, "F", torch.device("cpu")),
     )
     assert config.model.rope_factor == 4
+    assert config.train.batch == BASE.train.batch // 4, "as many tokens at once"
     assert float(stretched[-1]) == pytest.approx(float(plain[-1]) / 4, rel=1e-5), "the slowest pair, by all of it"
     assert config.model.rope_original_context == (32 if scaling == "yarn" else 128)
     reader = LM(config.model)
