@@ -1,11 +1,15 @@
 """A small text, so that planning takes milliseconds."""
 
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.user import User
+
+# Whoever is started in the background by a shell ignores Ctrl-C, and so would every process of these tests.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 SWEEP = """
 from lmcore.config import RunConfig, replace
