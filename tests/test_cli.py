@@ -293,7 +293,9 @@ def test_an_error_under_json_is_one_json_object(user: User) -> None:
 
 
 def test_an_intent_without_a_job_does_not_block_local_runs(tmp_path: Path, sweep_file: Path) -> None:
-    user = User(tmp_path / "home", {"PATH": "/usr/bin:/bin", "SLURM_CONF": "/nonexistent"})
+    empty = tmp_path / "slurm.conf"
+    empty.touch()  # for a file that is not there SLURM's commands look a whole minute
+    user = User(tmp_path / "home", {"PATH": "/usr/bin:/bin", "SLURM_CONF": str(empty)})
     user.lab("sweep", str(sweep_file), "--yes", "--seeds", "1", "--set", "train.steps=3")
     plan = next((user.home / "sweeps" / "width").iterdir())
     (plan / "submissions").mkdir()

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.user import CLASHES, User, wait_until
+from tests.user import CLASHES, User, wait_until, within
 
 
 @pytest.fixture(scope="session")
@@ -107,14 +107,14 @@ def test_cancel_stops_within_seconds_and_a_new_call_continues(user: User, sweep_
     user.lab("sweep", str(sweep_file), "--scale", "long", "--yes", "-j", "2", "--no-wait")
     wait_until(lambda: user.states("width").count("RUNNING") == 2, "runs to start")
     user.lab("cancel", "width")
-    wait_until(lambda: not user.worker_pids(), "no process to be left", 10)
+    within(lambda: not user.worker_pids(), "no process to be left", 10)
     assert user.states("width") == ["CANCELLED"] * 2
     assert user.json("cancel", "width") == {"cancelled": []}
     steps = [run["step"] for run in user.json("status", "width")["runs"]]
     user.lab("sweep", str(sweep_file), "--scale", "long", "--yes", "-j", "2", "--no-wait")
     wait_until(lambda: user.states("width").count("RUNNING") == 2, "runs to start again")
     user.lab("cancel", "width")
-    wait_until(lambda: not user.worker_pids(), "no process to be left", 10)
+    within(lambda: not user.worker_pids(), "no process to be left", 10)
     assert all(run["step"] >= before for run, before in zip(user.json("status", "width")["runs"], steps, strict=True))
 
 
@@ -125,7 +125,7 @@ def test_a_cancelled_sweep_is_waited_for_when_it_is_called_again(
     user.lab(*command, "--no-wait")
     wait_until(lambda: "RUNNING" in user.states("width"), "a run")
     user.lab("cancel", "width")
-    wait_until(lambda: not user.worker_pids(), "no process to be left", 10)
+    within(lambda: not user.worker_pids(), "no process to be left", 10)
     assert set(user.states("width")) <= {"CANCELLED", "DONE"}
     user.lab(*command)
     assert user.worker_pids() == []
@@ -190,7 +190,7 @@ def test_term_to_the_workers_saves_at_a_step_boundary(user: User, sweep_file: Pa
     for pid in user.worker_pids():
         for number in (signal.SIGTERM, signal.SIGUSR2, signal.SIGTERM):
             os.kill(pid, number)
-    wait_until(lambda: not user.worker_pids(), "the workers to end", 10)
+    within(lambda: not user.worker_pids(), "the workers to end", 10)
     assert time.monotonic() - began < 10
     run = next(run for run in user.json("status", "width")["runs"] if run["state"] == "PREEMPTED")
     assert user.checkpoints() >= before

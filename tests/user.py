@@ -14,6 +14,7 @@ from typing import Any
 WORKER = re.compile(r"sweeps\.worker|submitit\.core\._submit")
 LAB = [sys.executable, "-m", "cli"]
 CLASHES = "SELECT run_id, step, count(*) AS n FROM train GROUP BY ALL HAVING n <> 1"
+PATIENCE = 3  # a busy machine may be that many times slower than a quiet one
 
 
 def _hear_the_terminal_close() -> None:
@@ -27,7 +28,7 @@ class User:
         self.home = home
         self.environment = os.environ | {"LAB_HOME": str(home), "COLUMNS": "200"} | (environment or {})
 
-    def lab(self, *arguments: str, code: int | None = 0, timeout: float = 240) -> subprocess.CompletedProcess[str]:
+    def lab(self, *arguments: str, code: int | None = 0, timeout: float = 600) -> subprocess.CompletedProcess[str]:
         """Run a command to its end and check its exit code."""
         done = subprocess.run(
             [*LAB, *arguments],
@@ -128,8 +129,16 @@ def parent(pid: int) -> int:
 
 
 def wait_until(true: Callable[[], object], what: str, timeout: float = 120, every: float = 0.02) -> None:
-    """Poll until `true()`; fails naming what was awaited."""
-    end = time.monotonic() + timeout
+    """Poll until `true()`; fails naming what was awaited.
+
+    `timeout`: seconds, ample on a quiet machine; a busy one gets `PATIENCE` times as many. See `within` for promises.
+    """
+    within(true, what, PATIENCE * timeout, every)
+
+
+def within(true: Callable[[], object], what: str, seconds: float, every: float = 0.02) -> None:
+    """As `wait_until`, for what the program promises to do in so many seconds."""
+    end = time.monotonic() + seconds
     while not true():
-        assert time.monotonic() < end, f"waited {timeout} s for {what}"
+        assert time.monotonic() < end, f"waited {seconds} s for {what}"
         time.sleep(every)

@@ -1,6 +1,5 @@
 """The scheduler itself: jobs, arrays, nodes, limits and time, over local processes. Standard library only.
 
-Times that jobs ask for (limits, warnings, grace) are divided by the setting `speed`; everything else is real time.
 Jobs live in sessions of their own and outlive this process, as they outlive a real controller.
 """
 
@@ -19,8 +18,7 @@ SETTINGS: dict[str, Any] = {
     "partitions": ["main", "urgent"],
     "max_array_size": 1001,
     "max_submit": 10_000,  # queued and running tasks of the user
-    "speed": 1.0,  # a job's minute takes 60 / speed seconds
-    "kill_wait": 30.0,  # job seconds between TERM and KILL
+    "kill_wait": 30.0,  # seconds between TERM and KILL
     "requeue_delay": 0.0,  # seconds before a requeued job may start again
     "black_holes": [],  # nodes on which every job fails at once, before anything of it runs
     "failing_launches": [],  # nodes on which a launch fails and the job is requeued and held
@@ -201,10 +199,10 @@ class Simulator:
         self.changed = True
 
     def preempt(self, task: Task, grace: float, warn: bool) -> None:
-        """TERM (or with `warn` the job's own warning signal), KILL after `grace` real seconds, then requeue."""
+        """TERM (or with `warn` the job's own warning signal), KILL after `grace` seconds, then requeue."""
         warning = self.jobs[task.job].warning
         self.signal(task, warning[0] if warn and warning else signal.SIGTERM)
-        task.then, task.terminated = "REQUEUE", time.time() + grace - self._job_seconds(self.settings["kill_wait"])
+        task.then, task.terminated = "REQUEUE", time.time() + grace - self.settings["kill_wait"]
         self.changed = True
 
     def fail_node(self, name: str) -> None:
@@ -234,16 +232,13 @@ class Simulator:
         if not _alive(task.pid):
             self._over(task)
         elif task.terminated:
-            if now > task.terminated + self._job_seconds(self.settings["kill_wait"]):
+            if now > task.terminated + self.settings["kill_wait"]:
                 self.signal(task, signal.SIGKILL, batch=True)
         elif now > task.end:
             self._terminate(task, "TIMEOUT")
-        elif job.warning and not task.warned and now > task.end - self._job_seconds(job.warning[1]):
+        elif job.warning and not task.warned and now > task.end - job.warning[1]:
             task.warned, self.changed = True, True
             self.signal(task, job.warning[0])
-
-    def _job_seconds(self, seconds: float) -> float:
-        return float(seconds / self.settings["speed"])
 
     def _terminate(self, task: Task, then: str) -> None:
         self.signal(task, signal.SIGTERM)
@@ -303,7 +298,7 @@ class Simulator:
         for left in (*place.glob("step.*"), *place.glob("code")):
             left.unlink()
         task.start, task.node, task.state = time.time(), node, "RUNNING"
-        task.end = task.start + self._job_seconds(60 * job.minutes)
+        task.end = task.start + 60 * job.minutes
         script = place / "script"
         script.write_text(job.script if node not in self.settings["black_holes"] else "#!/bin/sh\nsleep 0.3\nexit 1\n")
         task.pid = subprocess.Popen(

@@ -14,7 +14,7 @@ from tests.user import User
 
 pytestmark = pytest.mark.slow
 
-KILLS = int(os.environ.get("LAB_KILLS", "40"))
+KILLS = int(os.environ.get("LAB_KILLS", "12"))
 
 
 def test_everything_is_killed_at_random_and_nothing_is_lost(tmp_path: Path, make_sweep: MakeSweep) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from tests.fake_slurm import Cluster
 from tests.faults.conftest import ON_SLURM, MakeSweep
-from tests.user import CLASHES, User, wait_until
+from tests.user import CLASHES, User, wait_until, within
 
 pytestmark = pytest.mark.slow
 
@@ -165,10 +165,10 @@ def test_a_host_on_which_runs_fail_hands_them_to_the_others(
     source = copy_of_source(tmp_path, "lmcore/data.py", broken)
     user.environment |= {"PYTHONPATH": str(source), "PYTHONSAFEPATH": "1"}
     cluster.set(nodes={"n7": 1, "n1": 1})
-    path = make_sweep(seeds=8, steps=3000)
+    path = make_sweep(seeds=6, steps=2000)
     user.lab("sweep", str(path), *ON_SLURM, "-j", "2", code=None)
     user.lab("sweep", str(path), *ON_SLURM, "-j", "2")
-    assert user.states("tiny") == ["DONE"] * 8
+    assert user.states("tiny") == ["DONE"] * 6
     failed = user.json("sql", "SELECT host, count(*) AS n FROM attempts WHERE reason = 'failed' GROUP BY host")
     assert [row["host"] for row in failed] == ["n7"]
     assert 1 <= failed[0]["n"] <= 3
@@ -201,8 +201,8 @@ def _after_docstring(body: str, inside: str) -> str:
 
 
 def test_only_the_own_array_task_is_ever_requeued(user: User, cluster: Cluster, make_sweep: MakeSweep) -> None:
-    """Jobs end themselves before their limit and come back under the same id."""
-    cluster.set(nodes={"n1": 2}, speed=6.0)
+    """Jobs end themselves before their limit, 60 seconds here, and come back under the same id."""
+    cluster.set(nodes={"n1": 2})
     user.lab("sweep", str(make_sweep(seeds=2, **LONG)), *ON_SLURM, "-j", "2", "--no-wait", "--slurm", "time=1")
     wait_until(lambda: len(list(user.home.glob("runs/*/attempts/0002/start.json"))) == 2, "second attempts", 180)
     requeued = [arguments for arguments in cluster.calls("scontrol") if arguments[0] == "requeue"]
@@ -215,7 +215,7 @@ def test_term_alone_and_kill_later_leaves_a_newer_checkpoint(
 ) -> None:
     running(user, cluster, make_sweep(**LONG))
     cluster.order(preempt=["1"], grace=30)
-    wait_until(lambda: list(user.home.glob("runs/*/attempts/0001/exit.json")), "the run to save and leave", 10)
+    within(lambda: list(user.home.glob("runs/*/attempts/0001/exit.json")), "the run to save and leave", 10)
     (path,) = user.home.glob("runs/*/attempts/0001/exit.json")
     ended = json.loads(path.read_text())
     assert ended["reason"] == "preempted"

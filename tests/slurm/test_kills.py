@@ -14,7 +14,7 @@ from tests.user import User, wait_until
 
 pytestmark = [pytest.mark.slurm, pytest.mark.slow]
 
-KILLS = int(os.environ.get("LAB_KILLS", "15"))
+KILLS = int(os.environ.get("LAB_KILLS", "10"))
 LOG_EVERY = 250
 STEPS = max(5000, 60 * KILLS)  # so that the last kill still meets runs that train
 RUNS = ["--scale", "medium", "--set", f"train.steps={STEPS}", "--set", "train.checkpoint_every=200",
