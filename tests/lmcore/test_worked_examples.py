@@ -26,7 +26,7 @@ def float64() -> Iterator[None]:
     torch.set_default_dtype(torch.float32)
 
 
-def near(got: Tensor, wanted: object) -> None:
+def assert_near(got: Tensor, wanted: object) -> None:
     torch.testing.assert_close(got, torch.tensor(wanted), atol=1e-6, rtol=0)
 
 
@@ -43,16 +43,16 @@ def test_rope_in_two_dimensions() -> None:
     def at(x: list[float], m: int) -> Tensor:
         return rotate(torch.tensor(x)[None, None, None], Rotation.of(m * quarter, pairs=True)).flatten()
 
-    near(at([1.0, 2.0], 1), [-2.0, 1.0])
-    near(at([2.0, 1.0], 2), [-2.0, -1.0])
+    assert_near(at([1.0, 2.0], 1), [-2.0, 1.0])
+    assert_near(at([2.0, 1.0], 2), [-2.0, -1.0])
     assert float(at([1.0, 2.0], 1) @ at([2.0, 1.0], 2)) == pytest.approx(3.0)
     assert float(at([1.0, 2.0], 4) @ at([2.0, 1.0], 5)) == pytest.approx(3.0)
 
 
 def test_rope_in_four_dimensions() -> None:
     q, k = [1.0, 2.0, 3.0, 4.0], [2.0, 1.0, 0.0, 1.0]
-    near(turn(q, 1), [-1.1426396637476532, 1.922075596544176, 2.9598506679133294, 4.029799501669161])
-    near(turn(k, 3), [-2.121105001260758, -0.7077524804807109, -0.02999550020249566, 0.9995500337489875])
+    assert_near(turn(q, 1), [-1.1426396637476532, 1.922075596544176, 2.9598506679133294, 4.029799501669161])
+    assert_near(turn(k, 3), [-2.121105001260758, -0.7077524804807109, -0.02999550020249566, 0.9995500337489875])
     dot = float(turn(q, 1) @ turn(k, 3))
     assert dot == pytest.approx(5.0025089608747875)
     assert dot == pytest.approx(float(torch.tensor(q) @ turn(k, 2)))
@@ -65,7 +65,7 @@ def test_the_models_own_rotation_has_these_angles() -> None:
     config = ModelConfig(d_model=4, n_head=1, rope_layout="pairs")
     q = torch.tensor([1.0, 2.0, 3.0, 4.0]).expand(1, 1, 4, 4)
     turned = rotate(q, rotation(torch.arange(4), config))
-    near(turned[0, 0, 1], [-1.1426396637476532, 1.922075596544176, 2.9598506679133294, 4.029799501669161])
+    assert_near(turned[0, 0, 1], [-1.1426396637476532, 1.922075596544176, 2.9598506679133294, 4.029799501669161])
 
 
 def test_half_split_is_adjacent_pairs_with_channels_reordered() -> None:
@@ -84,10 +84,10 @@ def norm(kind: str, d_model: int, **changes: object) -> Norm:
 
 
 def test_norms() -> None:
-    near(norm("rmsnorm", 2)(torch.tensor([1.0, 3.0])), [0.4472135955, 1.3416407865])
-    near(norm("rmsnorm", 2)(torch.tensor([2.0, 4.0])), [0.6324555320, 1.2649110641])
-    near(norm("rmsnorm", 2)(torch.tensor([3.0, 4.0])), [3 / 3.5355339059, 4 / 3.5355339059])
-    near(norm("layernorm", 2, norm_affine=False)(torch.tensor([1.0, 3.0])), [-1.0, 1.0])
+    assert_near(norm("rmsnorm", 2)(torch.tensor([1.0, 3.0])), [0.4472135955, 1.3416407865])
+    assert_near(norm("rmsnorm", 2)(torch.tensor([2.0, 4.0])), [0.6324555320, 1.2649110641])
+    assert_near(norm("rmsnorm", 2)(torch.tensor([3.0, 4.0])), [3 / 3.5355339059, 4 / 3.5355339059])
+    assert_near(norm("layernorm", 2, norm_affine=False)(torch.tensor([1.0, 3.0])), [-1.0, 1.0])
 
 
 def test_rmsnorm_is_invariant_to_scale_and_not_to_shift() -> None:
@@ -124,7 +124,7 @@ def test_swiglu() -> None:
     gate, up = torch.tensor([[1.0, -1.0], [0.0, 0.0]]), torch.tensor([[2.0, 1.0], [0.0, 1.0]])
     ffn.up.weight = nn.Parameter(torch.cat((gate.T, up.T)))  # the example writes row vectors times W
     ffn.down.weight = nn.Parameter(torch.eye(2))
-    near(ffn(torch.tensor([1.0, 2.0])), [1.4621171573, -0.8068242641])
+    assert_near(ffn(torch.tensor([1.0, 2.0])), [1.4621171573, -0.8068242641])
 
 
 def test_query_heads_of_a_group_are_adjacent() -> None:
@@ -188,7 +188,7 @@ def test_clipping_is_global_and_leaves_small_gradients_alone() -> None:
     torch.nn.utils.clip_grad_norm_([a, b], 10.0)
     assert (a.grad.tolist(), b.grad.tolist()) == ([3.0, 0.0], [4.0])
     torch.nn.utils.clip_grad_norm_([a, b], 1.0)
-    near(torch.cat((a.grad, b.grad)), [0.6, 0.0, 0.8])
+    assert_near(torch.cat((a.grad, b.grad)), [0.6, 0.0, 0.8])
 
 
 def test_parameter_counts_of_the_worked_examples() -> None:
