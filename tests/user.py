@@ -28,7 +28,9 @@ class User:
         self.home = home
         self.environment = os.environ | {"LAB_HOME": str(home), "COLUMNS": "200"} | (environment or {})
 
-    def lab(self, *arguments: str, code: int | None = 0, timeout: float = 600) -> subprocess.CompletedProcess[str]:
+    def lab(
+        self, *arguments: str, code: int | None = 0, timeout: float = PATIENCE * 200
+    ) -> subprocess.CompletedProcess[str]:
         """Run a command to its end and check its exit code."""
         done = subprocess.run(
             [*LAB, *arguments],

@@ -1,5 +1,6 @@
 """A user in front of a fake cluster, and sweeps that are small, slow or bound to fail."""
 
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import pytest
 from tests.fake_slurm import Cluster, possible
 from tests.user import User
 
+EVERYTHING = os.environ.get("LAB_FAULTS") == "all"  # not only as much as fits into the usual check
 ON_SLURM = ["--cluster", "slurm", "--yes", "--no-report"]
 
 TINY = """

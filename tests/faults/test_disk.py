@@ -6,7 +6,6 @@ end. `LAB_FAULTS=all` walks over every operation; otherwise some, evenly.
 
 import errno
 import json
-import os
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ import pytest
 
 from results import checkpoints, query
 from results.home import Home
-from tests.faults.conftest import TINY
+from tests.faults.conftest import EVERYTHING, TINY
 from tests.faults.disk import Disk, Ended
 
 pytestmark = pytest.mark.slow
@@ -76,7 +75,7 @@ def copied(source: Path, target: Path) -> Path:
 
 def some(count: int, most: int) -> list[int]:
     """Numbers of operations, the first and the last among them."""
-    if os.environ.get("LAB_FAULTS") == "all" or count <= most:
+    if EVERYTHING or count <= most:
         return list(range(1, count + 1))
     return sorted({1 + i * (count - 1) // (most - 1) for i in range(most)})
 

@@ -1,6 +1,5 @@
 """Site limits: the size of arrays, the number of queued jobs, the throttle."""
 
-import os
 import re
 import time
 from pathlib import Path
@@ -8,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.fake_slurm import Cluster
-from tests.faults.conftest import ON_SLURM, MakeSweep
+from tests.faults.conftest import EVERYTHING, ON_SLURM, MakeSweep
 from tests.faults.disk import shim, slow
 from tests.user import User, wait_until
 
@@ -87,7 +86,7 @@ def test_tasks_that_start_at_once_find_their_files_on_a_slow_file_system(
 
 def test_many_runs_under_a_small_limit_all_run_once(user: User, cluster: Cluster, make_sweep: MakeSweep) -> None:
     """`LAB_FAULTS=all`: 2,500 runs under SLURM's usual limits; otherwise a fifth of all these numbers."""
-    share = 1 if os.environ.get("LAB_FAULTS") == "all" else 5
+    share = 1 if EVERYTHING else 5
     runs = 2500 // share
     cluster.set(nodes={"n1": 2, "n2": 2}, max_array_size=1001 // share, max_submit=500 // share)
     began = time.monotonic()
